@@ -40,12 +40,13 @@ def sessions(at: int, **some: Any) -> dict[str, Any]:
 
 
 def backlog(at: int, queue: str = "orders", **some: Any) -> dict[str, Any]:
-    numbers = {"ready": 2.5, "readyMax": 4, "leased": 1, "delayed": 0, "dead": 0, "oldestAgeMsMax": 1500}
+    numbers = {"ready": 2.5, "readyMax": 4, "leased": 1, "retrying": 0, "delayed": 0, "dead": 0, "oldestAgeMsMax": 1500}
     return {"time": rfc3339(at), "queue": queue, **numbers, **some}
 
 
 def health(queue: str = "orders", status: str = "healthy", **some: Any) -> dict[str, Any]:
-    numbers = {"ready": 1, "leased": 0, "delayed": 0, "dead": 0, "waiting": 1, "oldestAgeMs": 20, "expectedDrainSeconds": None}
+    counts = {"ready": 1, "leased": 0, "retrying": 0, "delayed": 0, "dead": 0, "waiting": 1}
+    numbers = {**counts, "oldestAgeMs": 20, "expectedDrainSeconds": None}
     at = "2026-11-16T12:00:00Z"
     return {"queue": queue, "status": status, "problems": [], **numbers, "growthPerMinute": 0.0, "sampledAt": at, **some}
 

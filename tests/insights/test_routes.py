@@ -137,6 +137,7 @@ async def test_numbers_of_spark_and_fields_that_it_leaves_out(tenant: Tenant, en
         "ready": 1.5,
         "readyMax": 0,
         "leased": 0,
+        "retrying": 0,
         "delayed": 0,
         "dead": 0,
         "oldestAgeMsMax": None,

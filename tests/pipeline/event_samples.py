@@ -55,6 +55,7 @@ def sampled(
     out_per_second: float = 0.0,
     tenant: str = "acme",
     queue: str = "mail",
+    retrying: int = 0,
 ) -> QueueSampled:
     return QueueSampled(
         queue=queue,
@@ -68,6 +69,7 @@ def sampled(
         in_per_second=0.0,
         out_per_second=out_per_second,
         seconds=5.0,
+        retrying=retrying,
         **_head(seconds, tenant),
     )
 
@@ -114,7 +116,7 @@ def sample_events() -> list[Event]:
         dead(8, 5, "bad address"),
         dead(9, 1, "x" * 300, queue="bill"),
         redriven(10, "mail", queue="bill"),
-        sampled(5, ready=4, leased=1, waiting=1, oldest_age_ms=900, out_per_second=0.1),
+        sampled(5, ready=4, leased=1, waiting=1, oldest_age_ms=900, out_per_second=0.1, retrying=6),
         sampled(10, ready=8, out_per_second=2.0),
         stored(5, 1000),
         stored(15, 3000, 9.9),

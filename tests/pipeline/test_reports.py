@@ -108,11 +108,11 @@ def test_sessions_by_the_hour(rollups: DataFrame) -> None:
 
 def test_backlog_has_means_and_maxima(rollups: DataFrame) -> None:
     types = (
-        "tenant:string time:timestamp queue:string ready:double readyMax:bigint leased:double delayed:double dead:double "
-        "oldestAgeMsMax:bigint"
+        "tenant:string time:timestamp queue:string ready:double readyMax:bigint leased:double "
+        "retrying:double delayed:double dead:double oldestAgeMsMax:bigint"
     )
     assert [tuple(row.values()) for row in read("backlog", "hour", rollups, types)] == [
-        ("acme", 0, "mail", 14.0, 30, 0.333, 2.0, 3.0, 900)
+        ("acme", 0, "mail", 14.0, 30, 0.333, 2.0, 2.0, 3.0, 900)
     ]
     assert [row["ready"] for row in read("backlog", "minute", rollups, types)] == [6.0, 30.0]
 

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from postroad.api.insights import Grain
 from postroad.kernel.event import Event
 from postroad.pipeline.measures import measures
-from postroad.pipeline.reports import health
+from postroad.pipeline.reports import backlog, health
 from tests.pipeline.event_samples import moment, sampled
 from tests.pipeline.frames import events_frame
 
@@ -35,6 +36,10 @@ SAMPLES: list[Event] = [
     *every_minute("leased-once", last=7),
     sampled(8 * 60, 5, leased=1, queue="leased-once"),
     *every_minute("leased-once", first=8),
+    *every_minute("only-retries", 0, retrying=4, oldest_age_ms=70_000),
+    *every_minute("nacked-once", last=7),
+    sampled(8 * 60, 5, retrying=1, queue="nacked-once"),
+    *every_minute("nacked-once", first=8),
     *every_minute("settled-a-little", out_per_second=0.01),
     *every_minute("waited-for-now", last=9),
     sampled(601, 5, waiting=1, queue="waited-for-now"),
@@ -61,7 +66,9 @@ def found(spark: SparkSession) -> dict[str, dict[str, Any]]:
         "queue:string",
         "status:string",
         "problems:array<string>",
-        *(f"{name}:bigint" for name in ("ready", "leased", "delayed", "dead", "waiting", "oldestAgeMs", "expectedDrainSeconds")),
+        *(f"{name}:bigint" for name in ("ready", "leased", "retrying", "delayed", "dead", "waiting")),
+        "oldestAgeMs:bigint",
+        "expectedDrainSeconds:bigint",
         "growthPerMinute:double",
         "sampledAt:timestamp",
     ]
@@ -95,6 +102,8 @@ def test_the_other_queues_are_healthy(found: dict[str, dict[str, Any]]) -> None:
         "stood-still-once",
         "grew-a-short-time",
         "leased-once",
+        "nacked-once",
+        "only-retries",
         "settled-a-little",
         "waited-for-now",
         "emptied",
@@ -114,6 +123,7 @@ def test_a_row_has_the_last_sample_and_the_growth(found: dict[str, dict[str, Any
         "problems": [],
         "ready": 0,
         "leased": 0,
+        "retrying": 0,
         "delayed": 2,
         "dead": 3,
         "waiting": 1,
@@ -126,3 +136,16 @@ def test_a_row_has_the_last_sample_and_the_growth(found: dict[str, dict[str, Any
         0.0,
         None,
     )
+
+
+def test_messages_that_wait_for_a_retry_are_in_the_row(found: dict[str, dict[str, Any]]) -> None:
+    row = found["only-retries"]
+    assert (row["ready"], row["leased"], row["retrying"], row["oldestAgeMs"]) == (0, 0, 4, 70_000)
+
+
+def test_minutes_without_that_sample_have_no_retries(spark: SparkSession) -> None:
+    """Rollups of earlier versions: their `leased` contains the retries."""
+    earlier = measures(events_frame(spark, SAMPLES)).where("label <> 'retrying'")
+    rows = {row["queue"]: row for row in health.rows(earlier, moment(NOW)).where("tenant = 'acme'").collect()}
+    assert (rows["only-retries"]["retrying"], rows["unpolled"]["problems"]) == (0, ["unpolled"])
+    assert {row["retrying"] for row in backlog.rows(earlier, Grain.HOUR).collect()} == {0.0}

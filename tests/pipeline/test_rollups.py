@@ -94,6 +94,7 @@ def test_backlog_has_the_sum_the_largest_and_the_last_of_the_samples(rollups: li
     assert of(rollups, "backlog") == {
         ("mail", "ready", 0, 2, 12.0, 8, (at, 8)),
         ("mail", "leased", 0, 2, 1.0, 1, (at, 0)),
+        ("mail", "retrying", 0, 2, 6.0, 6, (at, 0)),
         ("mail", "delayed", 0, 2, 4.0, 2, (at, 2)),
         ("mail", "dead", 0, 2, 6.0, 3, (at, 3)),
         ("mail", "waiting", 0, 2, 1.0, 1, (at, 0)),

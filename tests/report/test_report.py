@@ -232,11 +232,19 @@ def test_the_busiest_queues_are_drawn() -> None:
 def test_backlog_is_a_line_for_each_queue_the_deepest_first() -> None:
     def row(hour: int, queue: str, ready: float) -> BacklogRow:
         return BacklogRow(
-            time=when(hour), queue=queue, ready=ready, ready_max=ready * 2, leased=1, delayed=0, dead=hour, oldest_age_ms_max=1000
+            time=when(hour),
+            queue=queue,
+            ready=ready,
+            ready_max=ready * 2,
+            leased=1,
+            retrying=37,
+            delayed=0,
+            dead=hour,
+            oldest_age_ms_max=1000,
         )
 
     made = sections.backlog_section("a", HOURLY, [row(1, "a", 1), row(2, "a", 3), row(2, "deep", 50)])
-    assert cells(made) == [["deep", "50", "100", "1", "0", "2", "1 s"], ["a", "2", "6", "1", "0", "2", "1 s"]]
+    assert cells(made) == [["deep", "50", "100", "1", "37", "0", "2", "1 s"], ["a", "2", "6", "1", "37", "0", "2", "1 s"]]
     assert made.count('class="line ') == 2
     assert "The deepest was deep with 100" in made
 

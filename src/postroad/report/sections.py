@@ -58,7 +58,19 @@ def health_section(anchor: str, rows: Sequence[HealthRow], computed_at: str | No
     listed = sorted(rows, key=lambda row: (_WORST_FIRST.get(row.status, 0), -(row.ready or 0), row.queue))
     unhealthy, unknown = (sum(row.status == status for row in rows) for status in ("unhealthy", "unknown"))
     lead = _health_lead(len(rows), unhealthy, unknown)
-    head = ("queue", "status", "why", "ready", "leased", "delayed", "dead", "oldest", "expected drain time", "growth per minute")
+    head = (
+        "queue",
+        "status",
+        "why",
+        "ready",
+        "leased",
+        "retrying",
+        "delayed",
+        "dead",
+        "oldest",
+        "expected drain time",
+        "growth per minute",
+    )
     return section(anchor, "Queue health", f"{lead} {as_of}", table(head, [_health_row(row) for row in listed]))
 
 
@@ -75,7 +87,7 @@ def _health_row(row: HealthRow) -> Line:
     why = "; ".join(_PROBLEMS.get(one, one) for one in row.problems)
     drain = "" if not row.expected_drain_seconds else duration(row.expected_drain_seconds * 1000)
     growth = "" if row.growth_per_minute is None else f"{row.growth_per_minute:+.1f}".replace("+0.0", "0").replace("-0.0", "0")
-    numbers = [Cell("" if one is None else number(one)) for one in (row.ready, row.leased, row.delayed, row.dead)]
+    numbers = [Cell("" if one is None else number(one)) for one in (row.ready, row.leased, row.retrying, row.delayed, row.dead)]
     oldest = Cell("" if row.oldest_age_ms is None else duration(row.oldest_age_ms))
     return [row.queue, Cell("", is_number=False, mark=chip(kind, row.status)), why, *numbers, oldest, Cell(drain), Cell(growth)]
 
@@ -146,7 +158,7 @@ def backlog_section(anchor: str, frame: Frame, rows: Sequence[BacklogRow]) -> st
     deepest = max(row.ready_max for row in by_queue[queues[0]])
     name = "Ready messages by queue"
     chart = line_chart(frame, series, _COUNTS, name, f"The deepest was {queues[0]} with {number(deepest)}.")
-    head = ("queue", "ready (mean)", "ready (max)", "leased", "delayed", "dead at the end", "oldest")
+    head = ("queue", "ready (mean)", "ready (max)", "leased", "retrying", "delayed", "dead at the end", "oldest")
     summary = table(head, [_backlog_row(queue, by_queue[queue]) for queue in queues])
     fallback = details("Numbers", _times_table(series, number))
     lead = "Mean of the samples at each time. A line that only rises is a queue whose consumers are too slow."
@@ -154,7 +166,7 @@ def backlog_section(anchor: str, frame: Frame, rows: Sequence[BacklogRow]) -> st
 
 
 def _backlog_row(queue: str, rows: Sequence[BacklogRow]) -> Line:
-    means = [count_cell(sum(getattr(row, name) for row in rows) / len(rows)) for name in ("leased", "delayed")]
+    means = [count_cell(sum(getattr(row, name) for row in rows) / len(rows)) for name in ("leased", "retrying", "delayed")]
     ready = sum(row.ready for row in rows) / len(rows)
     ages = [row.oldest_age_ms_max for row in rows if row.oldest_age_ms_max is not None]
     dead = max(rows, key=lambda row: row.time).dead

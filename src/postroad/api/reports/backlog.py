@@ -15,11 +15,16 @@ class BacklogRow(Row, frozen=True, kw_only=True):
     ready: Annotated[Number, column(_MEAN)] = 0
     ready_max: Annotated[Number, column("Largest sample in that time.", title="most")] = 0
     leased: Annotated[Number, column(_MEAN)] = 0
+    retrying: Annotated[Number, column(_MEAN)] = 0
     delayed: Annotated[Number, column(_MEAN)] = 0
     dead: Annotated[Number, column(_MEAN)] = 0
     oldest_age_ms_max: Annotated[
         Number | None,
-        column("Largest age of the oldest ready message; null if none was ready.", unit=Unit.MILLISECONDS, title="oldest"),
+        column(
+            "Largest age of the oldest ready, leased or retrying message; null if there was none.",
+            unit=Unit.MILLISECONDS,
+            title="oldest",
+        ),
     ] = None
 
 

@@ -24,6 +24,7 @@ class HealthRow(Row, frozen=True, kw_only=True):
     ]
     ready: Sample = None
     leased: Sample = None
+    retrying: Sample = None
     delayed: Sample = None
     dead: Sample = None
     waiting: Annotated[Number | None, column("Consumers in a long poll.")] = None

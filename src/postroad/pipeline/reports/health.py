@@ -30,7 +30,9 @@ def rows(rollups: DataFrame, now: datetime) -> DataFrame:
             F.expr("max(CASE WHEN label = 'ready' THEN last.at END) AS at"),
             *(F.expr(f"{last_of(label)} AS {label}") for label in _LEVELS),
             F.expr(f"{mean_of('ready')} AS depth"),
-            F.expr(f"{top_of('leased')} + {top_of('waiting')} + {total_of('out')} AS activity"),
+            F.expr(
+                f"{top_of('leased')} + coalesce({top_of('retrying')}, 0) + {top_of('waiting')} + {total_of('out')} AS activity"
+            ),
         )
     )
     queues = minutes.groupBy("tenant", "queue").agg(
@@ -52,6 +54,7 @@ def rows(rollups: DataFrame, now: datetime) -> DataFrame:
         "problems",
         "ready",
         "leased",
+        F.coalesce("retrying", F.lit(0)).alias("retrying"),
         "delayed",
         "dead",
         "waiting",
@@ -62,7 +65,7 @@ def rows(rollups: DataFrame, now: datetime) -> DataFrame:
     )
 
 
-_LEVELS = ("ready", "leased", "delayed", "dead", "waiting", "oldest_age_ms", "expected_drain_seconds")
+_LEVELS = ("ready", "leased", "retrying", "delayed", "dead", "waiting", "oldest_age_ms", "expected_drain_seconds")
 
 
 def _depth(age: int) -> Column:
