@@ -314,7 +314,7 @@ async def test_readers_at_any_offset_and_time_miss_and_repeat_nothing(
         where = chosen.choice([stream, there])
         while not seen.is_closed:
             async with where.events(seen.offset) as reader:
-                await seen.take(reader, lambda: seen.is_closed)
+                await seen.take(reader, lambda: seen.is_closed, seconds=100)
         assert seen.numbers == list(range(last + 1, 500))
 
     async def poll() -> None:
