@@ -237,7 +237,7 @@ class Dispatcher:
         if owned is None or not owned.live.is_live:
             return
         if offer(owned, owned.live, message):
-            self._reader.cache(owned.record.stream, message)
+            self._reader.cache(owned.record.topic_incarnation, message)
         else:
             owned.live.is_live = False
         self._mark(owned)

@@ -34,12 +34,12 @@ class LogReader:
     def __init__(self, connection: Connection, cache: MessageCache) -> None:
         self._connection, self._cache = connection, cache
 
-    def cache(self, stream: str, message: ReceivedMessage) -> None:
-        self._cache.put(stream, message.stored)
+    def cache(self, topic_incarnation: str, message: ReceivedMessage) -> None:
+        self._cache.put(topic_incarnation, message.stored)
 
     async def message(self, topic: TopicRecord, sequence: int) -> StoredTopicMessage | None:
         """One message; None if it was removed. Raises EngineUnavailable."""
-        found = self._cache.get(topic.stream, sequence)
+        found = self._cache.get(topic.incarnation, sequence)
         if found is None:
             entry = await stream_reader.at(self._connection, topic.stream, sequence)
             found = None if entry is None else read_message(topic, entry)
@@ -100,7 +100,7 @@ class LogReader:
             return True
         is_taken = offer(owned, one, message)
         if is_taken:
-            self.cache(topic.stream, message)
+            self.cache(topic.incarnation, message)
         return is_taken
 
     async def _is_current(self, topic: TopicRecord, pattern: str, read_to: int, position: int) -> bool:

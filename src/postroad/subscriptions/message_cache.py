@@ -8,13 +8,15 @@ _OVERHEAD_BYTES = 512
 
 
 class MessageCache:
+    """By incarnation of the topic: a topic that is deleted and created again has the same stream and the same sequences."""
+
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._bytes = 0
         self._messages: OrderedDict[tuple[str, int], StoredTopicMessage] = OrderedDict()
 
-    def put(self, stream: str, message: StoredTopicMessage) -> None:
-        key = (stream, message.sequence)
+    def put(self, incarnation: str, message: StoredTopicMessage) -> None:
+        key = (incarnation, message.sequence)
         if key in self._messages:
             return
         self._messages[key] = message
@@ -23,5 +25,5 @@ class MessageCache:
             _, oldest = self._messages.popitem(last=False)
             self._bytes -= len(oldest.body) + _OVERHEAD_BYTES
 
-    def get(self, stream: str, sequence: int) -> StoredTopicMessage | None:
-        return self._messages.get((stream, sequence))
+    def get(self, incarnation: str, sequence: int) -> StoredTopicMessage | None:
+        return self._messages.get((incarnation, sequence))
