@@ -108,6 +108,20 @@ async def test_the_topics_example_replays_its_orders(running: Installation) -> N
     ]
 
 
+async def test_the_fanout_example_delivers_to_an_endpoint_and_a_queue(running: Installation) -> None:
+    key = running.credentials["tenant_key"]
+
+    output = await run(
+        [sys.executable, str(ROOT / "examples" / "topics" / "fanout.py")], running, POSTROAD_URL=running.url, POSTROAD_KEY=key
+    )
+
+    assert output.splitlines() == [
+        "pushed: 1 orders.eu.created, 2 orders.eu.paid, 3 orders.us.created",
+        "in the queue: orders.eu.paid {'id': 1}",
+        "deleted",
+    ]
+
+
 async def test_the_access_example_shows_what_was_done(running: Installation) -> None:
     key = running.credentials["admin_key"]
 
