@@ -122,6 +122,22 @@ async def test_the_fanout_example_delivers_to_an_endpoint_and_a_queue(running: I
     ]
 
 
+async def test_the_buckets_example_keeps_every_item(running: Installation) -> None:
+    key = running.credentials["tenant_key"]
+
+    output = await run(
+        [sys.executable, str(ROOT / "examples" / "buckets" / "cart.py")], running, POSTROAD_URL=running.url, POSTROAD_KEY=key
+    )
+
+    assert output.splitlines() == [
+        "items: ['bread', 'milk', 'tea']",
+        "revisions: 4",
+        "put user.2",
+        "put user.1",
+        "delete user.2",
+    ]
+
+
 async def test_the_access_example_shows_what_was_done(running: Installation) -> None:
     key = running.credentials["admin_key"]
 

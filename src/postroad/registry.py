@@ -21,6 +21,7 @@ PACKAGES: tuple[str, ...] = (
     "postroad.queues",
     "postroad.schedules",
     "postroad.topics",
+    "postroad.buckets",
     "postroad.subscriptions",
     "postroad.jobs",
     "postroad.streams",

@@ -28,6 +28,13 @@ _DATA = {
     ("POST", "/v1/topics/{topic}/messages"),
     ("POST", "/v1/topics/{topic}/messages/batch"),
     ("GET", "/v1/topics/{topic}/messages"),
+    ("PUT", "/v1/buckets/{bucket}/keys/{bucket_key}"),
+    ("GET", "/v1/buckets/{bucket}/keys/{bucket_key}"),
+    ("DELETE", "/v1/buckets/{bucket}/keys/{bucket_key}"),
+    ("POST", "/v1/buckets/{bucket}/batch"),
+    ("GET", "/v1/buckets/{bucket}/keys"),
+    ("GET", "/v1/buckets/{bucket}/history/{bucket_key}"),
+    ("GET", "/v1/buckets/{bucket}/watch"),
     ("POST", "/v1/tokens"),  # reads what the token is for
 }
 _STREAMS = ("/v1/stream/", "/v1/{project}/")

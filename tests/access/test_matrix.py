@@ -51,7 +51,7 @@ class PresentedCredential:
     scopes: frozenset[Scope] = frozenset(ALL_SCOPES)
     is_platform: bool = False
     only: str | None = None  # the one name that it may use
-    only_kinds: tuple[str, ...] = ("queue", "topic", "stream")
+    only_kinds: tuple[str, ...] = ("queue", "topic", "bucket", "stream")
     resource: str | None = None
     fault: str | None = None  # what keeps it out everywhere, by its code
     project: str = ""  # the tenant that it names where a path does so
@@ -71,7 +71,7 @@ def expected(route: Route, credential: PresentedCredential) -> str:
         return "forbidden"
     if credential.only is not None and route.handler.__name__ in ABOUT_THE_WHOLE_TENANT:
         return "forbidden"
-    named = [(kind, name_for(kind)) for kind in ("queue", "topic", "stream") if f"{{{kind}}}" in route.path]
+    named = [(kind, name_for(kind)) for kind in ("queue", "topic", "bucket", "stream") if f"{{{kind}}}" in route.path]
     if "{session}" in route.path:  # which is a stream
         named.append(("stream", f"session:{name_for('session')}"))
     if credential.only is not None and any(kind not in credential.only_kinds or name != credential.only for kind, name in named):
@@ -187,7 +187,9 @@ async def _past_and_narrow(gateway: Gateway, tenant: Tenant) -> dict[str, Presen
     rotated = await tenant.client.post(f"/api/control/keys/{in_grace.record.id}/rotate", {"graceSeconds": 600})
     (await tenant.client.post(f"/api/control/keys/{after_grace.record.id}/rotate", {"graceSeconds": 0})).ok()
     narrow = {
-        name: await tenant.another_key(allowed_queues=(glob,), allowed_topics=(glob,), allowed_streams=(glob,))
+        name: await tenant.another_key(
+            allowed_queues=(glob,), allowed_topics=(glob,), allowed_buckets=(glob,), allowed_streams=(glob,)
+        )
         for name, glob in (("other names only", "others-*"), ("this queue only", name_for("queue")))
     }
     dormant = await gateway.tenant()
@@ -374,6 +376,9 @@ class Owner:
             "publish_batch": {"messages": [{"payload": "mine"}]},
             "publish_to_topic": {"subject": "a", "payload": "mine"},
             "publish_batch_to_topic": {"messages": [{"subject": "a", "payload": "mine"}]},
+            "write_bucket_batch": {"writes": [{"key": "profile", "value": "mine"}]},
+            "create_bucket": {"name": "orders"},
+            "update_bucket": {"history": 2},
             "ack": {"receiptId": self.receipt},
             "nack": {"receiptId": self.receipt, "action": "dlq"},
             "extend": {"receiptId": self.receipt, "visibilityTimeoutMs": 1},
@@ -423,10 +428,12 @@ async def owner(gateway: Gateway, control: Gateway) -> Owner:
     stream = "orders/log"
     (await client.put(f"/v1/stream/{stream}", [marker, {"at": marker}])).ok(201)
     names = {"queue": "orders", "key": key["id"], "secret": secret["id"], "tenant": tenant.id, "invite": invite["id"]}
-    names |= {"stream": stream, "project": tenant.id, "topic": "orders"}
+    names |= {"stream": stream, "project": tenant.id, "topic": "orders", "bucket": "orders", "bucket_key": "profile"}
     (await client.put("/v1/topics/orders", {"retentionMs": 987_654_321})).ok(201)
     new = {"subject": marker, "payload": marker, "headers": {"x": marker}}
     (await client.post("/v1/topics/orders/messages", new)).ok(201)
+    (await client.post("/v1/buckets", {"name": "orders", "maxValueBytes": 98_765})).ok(201)
+    (await client.put("/v1/buckets/orders/keys/profile", {"at": marker})).ok()
     return Owner(tenant, marker, names, leased["receiptId"])
 
 

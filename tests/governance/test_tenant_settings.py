@@ -66,6 +66,7 @@ async def test_a_new_tenant_has_the_defaults(gateway: Gateway, tenant: Tenant) -
         "maxMessageBytes": 1_048_576,
         "maxQueues": 10_000,
         "maxTopics": 10_000,
+        "maxBuckets": 1000,
         "maxKeys": 1000,
         "maxStorageBytes": None,
         "maxRequestsPerSecond": None,

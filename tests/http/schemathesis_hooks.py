@@ -19,6 +19,7 @@ _STATE = {
     "invite-ended",
     "filter-invalid",  # the grammar of content filters
     "webhook-refused",
+    "revision-mismatch",
     "too-large",  # the tenant chose its own limit
 }
 # And by a part of the problem's detail.
@@ -74,6 +75,20 @@ _MEANING = (
     "single server has no placement tags",
     "(at $.maxBytes)",  # as much as the engine, or the tenant's quota, has left
     "the cursor is of a topic that was deleted",
+    "the cursor is of a bucket that was deleted",
+    "a key has 1 to",  # `_kv` at its start
+    "is not a valid key",
+    "the key is written twice",
+    "no key can start with",
+    "If-Match is a revision in quotes",
+    "If-None-Match of a write is",
+    "send If-Match or If-None-Match",
+    "a `delete` has no value",
+    "send either `value` or `valueB64`",
+    "of a `value` is a JSON type",
+    "send `ifRevision` or `ifAbsent`",
+    "in a bucket with a history `ttlSeconds`",
+    "the content type is not valid",
     "send either `payload` or `body_b64`",
     "is not base64",
     "of a `payload` is a JSON type",

@@ -30,6 +30,8 @@ warnings = false
 "header.X-Postroad-Tenant" = "{tenant}"     # any other is 403 or 404, whatever else is right about the request
 "path.queue" = {{ dictionary = "queues", probability = 0.6 }}
 "path.topic" = {{ dictionary = "topics", probability = 0.6 }}
+"path.bucket" = {{ dictionary = "buckets", probability = 0.6 }}
+"path.bucket_key" = {{ dictionary = "bucket_keys", probability = 0.6 }}
 "path.key" = {{ dictionary = "keys", probability = 0.6 }}
 "path.secret" = {{ dictionary = "secrets", probability = 0.6 }}
 "path.tenant" = {{ dictionary = "tenants", probability = 0.6 }}
@@ -40,6 +42,8 @@ warnings = false
 [dictionaries]                              # what is there, so that not everything is 404
 queues = {{ values = ["orders", "few"] }}
 topics = {{ values = ["events", "full"] }}
+buckets = {{ values = ["cart", "small"] }}
+bucket_keys = {{ values = ["a.b", "c/d"] }}
 keys = {{ values = ["{a_key}"] }}
 secrets = {{ values = ["{a_secret}"] }}
 tenants = {{ values = ["{a_tenant}"] }}
@@ -113,6 +117,9 @@ async def _resources(gateway: Gateway, tenant: Tenant) -> dict[str, str]:
     for name, limits in (("events", {}), ("full", {"maxMessages": 1, "onFull": "refuse"})):
         (await tenant.client.put(f"/v1/topics/{name}", limits)).ok(201)
         (await tenant.client.post(f"/v1/topics/{name}/messages", {"subject": "a.b", "payload": 1})).ok(201)
+    for name, more in (("cart", {"history": 3}), ("small", {"maxValueBytes": 10})):
+        (await tenant.client.post("/v1/buckets", {"name": name, **more})).ok(201)
+        (await tenant.client.put(f"/v1/buckets/{name}/keys/a.b", 1)).ok()
     for name, media, headers in (("json", "application/json", {}), ("text", "text/plain", {}), ("closed", "text/plain", _CLOSED)):
         headers = {"Content-Type": media, **headers}
         (await tenant.client.call("PUT", f"/v1/stream/notes/{name}", headers=headers, data=b'"a"')).ok(201)

@@ -51,6 +51,7 @@ class KeyRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     scopes: tuple[Scope, ...]
     allowed_queues: tuple[str, ...] = ALL_RESOURCES
     allowed_topics: tuple[str, ...] = ALL_RESOURCES
+    allowed_buckets: tuple[str, ...] = ALL_RESOURCES
     allowed_streams: tuple[str, ...] = ALL_RESOURCES
     is_enabled: bool = True
     hashes: tuple[KeyHash, ...]
@@ -63,7 +64,9 @@ class KeyRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
     @property
     def allowed(self) -> dict[str, tuple[str, ...]] | None:
-        return resource_restrictions(queue=self.allowed_queues, topic=self.allowed_topics, stream=self.allowed_streams)
+        return resource_restrictions(
+            queue=self.allowed_queues, topic=self.allowed_topics, bucket=self.allowed_buckets, stream=self.allowed_streams
+        )
 
     def is_active(self, at_ms: int) -> bool:
         """True if the key is enabled and has not expired."""
@@ -145,6 +148,7 @@ def key_properties_of(record: KeyRecord) -> KeyProperties:
         scopes=record.scopes,
         allowed_queues=record.allowed_queues,
         allowed_topics=record.allowed_topics,
+        allowed_buckets=record.allowed_buckets,
         allowed_streams=record.allowed_streams,
         enabled=record.is_enabled,
         created_by=record.created_by or None,

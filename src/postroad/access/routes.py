@@ -117,6 +117,7 @@ class AccessRoutes:
                         ("scopes", "scope"),
                         ("allowed_queues", "queue"),
                         ("allowed_topics", "topic"),
+                        ("allowed_buckets", "bucket"),
                         ("allowed_streams", "stream"),
                         ("expires_at", "expires"),
                     ),
@@ -152,6 +153,7 @@ class AccessRoutes:
                         ("scopes", "scope"),
                         ("allowed_queues", "queue"),
                         ("allowed_topics", "topic"),
+                        ("allowed_buckets", "bucket"),
                         ("allowed_streams", "stream"),
                         ("expires_at", "expires"),
                     ),
@@ -243,7 +245,7 @@ class AccessRoutes:
         allowed = caller.allowed or {}
         if caller.credential is Credential.JWT:
             streams = allowed.get("stream", ALL_RESOURCES) if caller.only_stream is None else (caller.only_stream,)
-            allowed = {"queue": (), "topic": (), "stream": streams}
+            allowed = {"queue": (), "topic": (), "bucket": (), "stream": streams}
         return Response(
             WhoAmI(
                 tenant=caller.tenant,
@@ -255,6 +257,7 @@ class AccessRoutes:
                 scopes=tuple(sorted(caller.scopes)),
                 allowed_queues=allowed.get("queue", ALL_RESOURCES),
                 allowed_topics=allowed.get("topic", ALL_RESOURCES),
+                allowed_buckets=allowed.get("bucket", ALL_RESOURCES),
                 allowed_streams=allowed.get("stream", ALL_RESOURCES),
                 expires_at=None if caller.expires_at_ms is None else rfc3339(caller.expires_at_ms),
             )

@@ -117,6 +117,7 @@ class KeyProperties(msgspec.Struct, frozen=True, rename="camel", kw_only=True, o
     scopes: tuple[Scope, ...]
     allowed_queues: tuple[str, ...]
     allowed_topics: tuple[str, ...]
+    allowed_buckets: tuple[str, ...]
     allowed_streams: tuple[str, ...]
     enabled: bool
     created_by: str | None = None
@@ -146,6 +147,7 @@ class NewKey(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_u
     scopes: Scopes
     allowed_queues: Globs = ALL_RESOURCES
     allowed_topics: Globs = ALL_RESOURCES
+    allowed_buckets: Globs = ALL_RESOURCES
     allowed_streams: Globs = ALL_RESOURCES
     expires_at: AwareDatetime | None = None
     max_requests_per_second: RequestRate | None = None
@@ -160,6 +162,7 @@ class KeyChange(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbi
     scopes: Scopes | UnsetType = UNSET
     allowed_queues: Globs | UnsetType = UNSET
     allowed_topics: Globs | UnsetType = UNSET
+    allowed_buckets: Globs | UnsetType = UNSET
     allowed_streams: Globs | UnsetType = UNSET
     expires_at: AwareDatetime | UnsetType | None = UNSET
     max_requests_per_second: RequestRate | UnsetType | None = UNSET
@@ -194,6 +197,7 @@ class WhoAmI(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     scopes: tuple[Scope, ...]
     allowed_queues: tuple[str, ...]
     allowed_topics: tuple[str, ...]
+    allowed_buckets: tuple[str, ...]
     allowed_streams: tuple[str, ...]
     expires_at: Timestamp | None
 

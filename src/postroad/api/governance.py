@@ -44,6 +44,7 @@ class TenantSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     max_message_bytes: _Bytes
     max_queues: _Count
     max_topics: _Count = 0
+    max_buckets: _Count = 0
     max_keys: _Count
     max_storage_bytes: _StoredBytes | None = None
     max_requests_per_second: _Count | None = None
@@ -82,6 +83,7 @@ class TenantSettingsChange(msgspec.Struct, frozen=True, rename="camel", kw_only=
     )
     max_queues: Annotated[_Count | UnsetType | None, Meta(description="Platform keys only.")] = UNSET
     max_topics: Annotated[_Count | UnsetType | None, Meta(description="Platform keys only.")] = UNSET
+    max_buckets: Annotated[_Count | UnsetType | None, Meta(description="Platform keys only.")] = UNSET
     max_keys: Annotated[_Count | UnsetType | None, Meta(description="Platform keys only.")] = UNSET
     max_storage_bytes: Annotated[
         _StoredBytes | UnsetType | None,

@@ -174,9 +174,9 @@ Subject = Annotated[
         extra_json_schema={"pattern": SUBJECT},
     ),
 ]
-ContentType = Annotated[
-    str, Meta(min_length=3, max_length=256, pattern=r"^[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+( *;[ -~]*)?$")
-]
+CONTENT_TYPE_CHARS_MAX = 256
+MEDIA_TYPE = r"^[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+( *;[ -~]*)?$"
+ContentType = Annotated[str, Meta(min_length=3, max_length=CONTENT_TYPE_CHARS_MAX, pattern=MEDIA_TYPE)]
 
 
 class NewTopicMessage(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):

@@ -29,6 +29,7 @@ def whoami(as_json: AsJson = False) -> None:
             scopes=me.scopes,
             queues=me.allowed_queues,
             topics=me.allowed_topics,
+            buckets=me.allowed_buckets,
             streams=me.allowed_streams,
             expires=me.expires_at or "never",
         )

@@ -72,6 +72,7 @@ ENTRIES = (
     _group("queues", _USE, "Queues and their messages.", "messages", "queues_dlq"),
     _group("topics", _USE, "Topics and their messages."),
     _group("subscriptions", _USE, "Messages of topics, delivered to endpoints and queues."),
+    _group("buckets", _USE, "Buckets: values by key, with revisions."),
     _group("streams", _USE, "Durable streams: append-only logs that can be read from any offset, live or as history."),
     _group("sessions", _USE, "Sessions: messages published to a stream are copied to the stream of each subscribed session."),
     _group("jobs", _USE, "Jobs: the state and history of each message."),

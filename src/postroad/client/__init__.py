@@ -17,6 +17,16 @@ if TYPE_CHECKING:
         TenantState,
         WhoAmI,
     )
+    from postroad.api.buckets import (
+        BucketBatchResult,
+        BucketChange,
+        BucketEntry,
+        BucketInfo,
+        BucketSettings,
+        BucketStats,
+        BucketValue,
+        WrittenValue,
+    )
     from postroad.api.dead_letters import DeadGroup, DeadMessage, Redriven
     from postroad.api.governance import AuditEntry, AuditMode, AuditVerification, EffectiveSettings, TenantSettings
     from postroad.api.health import Readiness
@@ -70,6 +80,13 @@ __all__ = [
     "BacklogRow",
     "BatchItem",
     "BatchResult",
+    "BucketBatchResult",
+    "BucketChange",
+    "BucketEntry",
+    "BucketInfo",
+    "BucketSettings",
+    "BucketStats",
+    "BucketValue",
     "Chunk",
     "Claim",
     "CreatedStream",
@@ -134,6 +151,7 @@ __all__ = [
     "UsageRow",
     "WakeAcked",
     "WhoAmI",
+    "WrittenValue",
 ]
 
 _MODULES = (
@@ -158,6 +176,7 @@ _MODULES = (
     "postroad.api.streams",
     "postroad.api.tasks",
     "postroad.api.topics",
+    "postroad.api.buckets",
 )
 
 

@@ -62,6 +62,7 @@ class Position:
 class Event(msgspec.Struct, frozen=True):
     kind: str
     data: bytes
+    id: str = ""
 
 
 class EventParser:
@@ -73,6 +74,7 @@ class EventParser:
         self._partial_line: list[bytes] = []
         self._after_cr = False
         self._kind, self._data = b"", list[bytes]()
+        self.last_id = ""  # also of an event without data
 
     def feed(self, piece: bytes) -> Iterator[Event]:
         if not piece:
@@ -90,7 +92,8 @@ class EventParser:
 
     def _parse_line(self, line: bytes) -> Event | None:
         if not line:
-            event = Event(self._kind.decode("utf-8", "replace"), b"\n".join(self._data)) if self._data else None
+            kind = self._kind.decode("utf-8", "replace")
+            event = Event(kind, b"\n".join(self._data), self.last_id) if self._data else None
             self._kind, self._data = b"", []
             return event
         name, _, value = line.partition(b":")
@@ -99,6 +102,8 @@ class EventParser:
             self._kind = value
         elif name == b"data":
             self._data.append(value)
+        elif name == b"id":
+            self.last_id = value.decode("utf-8", "replace")
         return None
 
 

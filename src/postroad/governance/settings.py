@@ -31,6 +31,7 @@ class GovernanceSettings(Section):
     )
     queues_per_tenant_max: int = setting(10_000, "Queues per tenant.", positive)
     topics_per_tenant_max: int = setting(10_000, "Topics per tenant.", positive)
+    buckets_per_tenant_max: int = setting(1000, "Buckets per tenant.", positive)
     requests_per_second_per_tenant_max: int = setting(
         1000,
         "Requests per second of a tenant that a worker accepts while other tenants use it, too, unless the tenant's setting "

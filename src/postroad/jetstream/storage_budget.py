@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from postroad.jetstream import metrics
 from postroad.kernel.errors import EngineFull, StorageQuotaExceeded
+from postroad.kernel.names import tenant_of
 
 UNLIMITED = 1 << 62
 _MIB = 1024 * 1024
@@ -123,7 +124,8 @@ class StorageBudgets:
 
     def of_stream(self, stream: str) -> Budget:
         prefix, _, rest = stream.partition("_")
-        return self.of_tenant(rest.partition("__")[0]) if prefix in self.prefixes else self.store
+        tenant = tenant_of(rest) if prefix in self.prefixes else None
+        return self.store if tenant is None else self.of_tenant(tenant)
 
     def of_tenant(self, tenant: str) -> TenantBudget:
         found = self._tenants.get(tenant)

@@ -160,6 +160,20 @@ async def last_sequences_of(connection: Connection, stream: str, subjects: Seque
     return found
 
 
+async def last_of_each(connection: Connection, stream: str, subjects: Sequence[str]) -> dict[str, int]:
+    """The sequence of the newest entry of each subject that has one, perhaps outdated. The entries may be of any size."""
+    found: dict[str, int] = {}
+    for start in range(0, len(subjects), _SUBJECTS_MAX):
+        left = list(subjects[start : start + _SUBJECTS_MAX])
+        while left:
+            entries, headers = await _batch(connection, stream, {"multi_last": left, "max_bytes": _READ_BYTES_MAX})
+            found |= {entry.subject: entry.sequence for entry in entries}
+            if not entries or not int(headers.get("Nats-Num-Pending", 0)):
+                break
+            left = [subject for subject in left if subject not in found]
+    return found
+
+
 async def _batch(connection: Connection, stream: str, body: dict[str, object]) -> tuple[list[Entry], dict[str, str]]:
     """The entries of a batched direct get, and the headers of its final message.
 

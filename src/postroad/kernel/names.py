@@ -15,6 +15,8 @@ QUEUE_CHARS_MAX = 80
 QUEUE = re.compile(r"[A-Za-z0-9_.:-]{1,80}")
 TOPIC_CHARS_MAX = 80
 TOPIC = re.compile(r"[A-Za-z0-9_.:-]{1,80}")
+BUCKET_CHARS_MAX = 80
+BUCKET = re.compile(r"[A-Za-z0-9_.:-]{1,80}")
 STREAM_CHARS_MAX = 256
 SESSION_PREFIX = "session:"  # the stream of session `42` is `session:42`
 STREAM = re.compile(r"[A-Za-z0-9_.:~@+=-]+(?:/[A-Za-z0-9_.:~@+=-]+)*")
@@ -150,6 +152,26 @@ def topic_stream(tenant: str, topic: str) -> str:
 def topic_subject(tenant: str, topic: str) -> str:
     """Prefix of the subjects of a topic; the subject of the message follows, as it was published."""
     return f"t.{tenant}__{escape(topic)}"
+
+
+def bucket_name(text: str) -> str:
+    """Return the text if it is a bucket name. Raises InvalidParameter."""
+    if not BUCKET.fullmatch(text):
+        raise InvalidParameter(f"a bucket name has 1 to {BUCKET_CHARS_MAX} letters, digits and '_ . : -': {text[:100]!r}")
+    return text
+
+
+@lru_cache(maxsize=65_536)
+def bucket_store(tenant: str, bucket: str) -> str:
+    """Name of a bucket for NATS KV clients; its stream is `KV_` and this name."""
+    return f"{tenant}__{escape(bucket)}"
+
+
+def tenant_of(rest: str) -> str | None:
+    """The tenant in the name of a stream, without its prefix: `<tenant>`, or `<tenant>__<resource>`. None for `postroad_keys`,
+    a bucket of the platform: a tenant id has no `_`."""
+    tenant = rest.partition("__")[0]
+    return None if "_" in tenant else tenant
 
 
 @lru_cache(maxsize=65_536)

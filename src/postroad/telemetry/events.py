@@ -4,7 +4,8 @@ from postroad.kernel.event import Event
 
 
 class StorageSampled(Event, frozen=True, kw_only=True, tag="storage.sampled"):
-    """The storage of a tenant in all its queues, topics and streams. It covers the `seconds` since the previous sample."""
+    """The storage of a tenant in all its queues, topics, buckets and streams. It covers the `seconds` since the previous
+    sample."""
 
     version: int = 1
     bytes: int
@@ -12,6 +13,7 @@ class StorageSampled(Event, frozen=True, kw_only=True, tag="storage.sampled"):
     queues: int
     streams: int
     topics: int = 0
+    buckets: int = 0
     seconds: float
 
 
@@ -30,6 +32,8 @@ class TrafficSampled(Event, frozen=True, kw_only=True, tag="traffic.sampled"):
     fanout_messages: int = 0
     topic_messages: int = 0
     topic_bytes: int = 0
+    bucket_writes: int = 0
+    bucket_bytes: int = 0
 
 
 class ProcessSampled(Event, frozen=True, kw_only=True, tag="process.sampled"):

@@ -13,6 +13,7 @@ import structlog
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import StreamState, count_subjects, stream_states
 from postroad.kernel.errors import PostroadError
+from postroad.kernel.names import tenant_of
 from postroad.kernel.resources import ResourceKind
 from postroad.telemetry.events import StorageSampled
 from postroad.telemetry.outbox import Outbox
@@ -75,8 +76,9 @@ class StorageSampler:
         found: Counter[str] = Counter()
         for stream, state in states.items():
             prefix, _, rest = stream.partition("_")
-            if prefix in self._kinds:
-                found[rest.partition("__")[0]] += state.bytes
+            tenant = tenant_of(rest) if prefix in self._kinds else None
+            if tenant is not None:
+                found[tenant] += state.bytes
         return dict(found)
 
     async def sample(self, states: Mapping[str, StreamState] | None = None) -> None:
@@ -120,5 +122,6 @@ def _event(tenant: str, storage: _TenantStorage, seconds: float) -> StorageSampl
         queues=storage.resources["queue"],
         streams=storage.resources["stream"],
         topics=storage.resources["topic"],
+        buckets=storage.resources["bucket"],
         seconds=seconds,
     )

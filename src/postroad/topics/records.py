@@ -154,11 +154,16 @@ def message_of(stored: StoredTopicMessage) -> TopicMessage:
 
 def json_payload(stored: StoredTopicMessage) -> msgspec.Raw | None:
     """The body as JSON; None if its content type is another, or if it is not JSON."""
-    if stored.content_type is None or not rules.is_json(stored.content_type):
+    return json_content(stored.content_type, stored.body)
+
+
+def json_content(content_type: str | None, body: bytes) -> msgspec.Raw | None:
+    """Like `json_payload`, of any content."""
+    if content_type is None or not rules.is_json(content_type):
         return None
     try:
-        if not stored.body.isascii():
-            stored.body.decode()  # msgspec.Raw does not check the encoding of strings
-        return _decode_raw(stored.body)
+        if not body.isascii():
+            body.decode()  # msgspec.Raw does not check the encoding of strings
+        return _decode_raw(body)
     except (ValueError, RecursionError):
         return None

@@ -2,6 +2,7 @@
 
 MODULES = frozenset(
     [
+        "buckets",
         "invites",
         "jobs",
         "keys",

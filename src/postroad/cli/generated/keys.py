@@ -37,6 +37,9 @@ def create_keys(
     scopes: Annotated[list[Scope], typer.Option("--scope", help="Operations that the key allows.")],
     allowed_queues: Annotated[list[str] | None, typer.Option("--queue", help="Names; `*` matches any run of characters.")] = None,
     allowed_topics: Annotated[list[str] | None, typer.Option("--topic", help="Names; `*` matches any run of characters.")] = None,
+    allowed_buckets: Annotated[
+        list[str] | None, typer.Option("--bucket", help="Names; `*` matches any run of characters.")
+    ] = None,
     allowed_streams: Annotated[
         list[str] | None, typer.Option("--stream", help="Names; `*` matches any run of characters.")
     ] = None,
@@ -71,6 +74,7 @@ def create_keys(
                 scopes,
                 allowed_queues=allowed_queues,
                 allowed_topics=allowed_topics,
+                allowed_buckets=allowed_buckets,
                 allowed_streams=allowed_streams,
                 expires_at=from_now(expires_at) if expires_at else None,
                 max_requests_per_second=max_requests_per_second,
@@ -100,6 +104,9 @@ def update_keys(
     scopes: Annotated[list[Scope] | None, typer.Option("--scope", help="Operations that the key allows.")] = None,
     allowed_queues: Annotated[list[str] | None, typer.Option("--queue", help="Names; `*` matches any run of characters.")] = None,
     allowed_topics: Annotated[list[str] | None, typer.Option("--topic", help="Names; `*` matches any run of characters.")] = None,
+    allowed_buckets: Annotated[
+        list[str] | None, typer.Option("--bucket", help="Names; `*` matches any run of characters.")
+    ] = None,
     allowed_streams: Annotated[
         list[str] | None, typer.Option("--stream", help="Names; `*` matches any run of characters.")
     ] = None,
@@ -134,6 +141,7 @@ def update_keys(
                 scopes=scopes,
                 allowed_queues=allowed_queues,
                 allowed_topics=allowed_topics,
+                allowed_buckets=allowed_buckets,
                 allowed_streams=allowed_streams,
                 expires_at=nullable(expires_at, from_now),
                 max_requests_per_second=nullable(max_requests_per_second, int),

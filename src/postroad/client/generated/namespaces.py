@@ -4,6 +4,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from postroad.client.buckets import AsyncBuckets, Buckets
     from postroad.client.generated.audit import AsyncAudit, Audit
     from postroad.client.generated.insights import AsyncInsights, Insights
     from postroad.client.generated.invites import AsyncInvites, Invites
@@ -87,6 +88,12 @@ class GeneratedNamespaces:
         from postroad.client.topics import Topics
 
         return Topics(self._transport)
+
+    @cached_property
+    def buckets(self) -> "Buckets":
+        from postroad.client.buckets import Buckets
+
+        return Buckets(self._transport)
 
     @cached_property
     def subscriptions(self) -> "Subscriptions":
@@ -194,6 +201,12 @@ class AsyncGeneratedNamespaces:
         from postroad.client.topics import AsyncTopics
 
         return AsyncTopics(self._transport)
+
+    @cached_property
+    def buckets(self) -> "AsyncBuckets":
+        from postroad.client.buckets import AsyncBuckets
+
+        return AsyncBuckets(self._transport)
 
     @cached_property
     def subscriptions(self) -> "AsyncSubscriptions":

@@ -1,0 +1,297 @@
+"""Bucket lifecycle: create, look up, update, list, delete."""
+
+import asyncio
+import random
+from collections.abc import Callable
+
+import msgspec
+from msgspec import UNSET
+
+from postroad.api.buckets import BucketNotFound, BucketSettings, BucketSettingsChange
+from postroad.api.pages import Page
+from postroad.buckets.events import BucketChanged
+from postroad.buckets.records import BucketRecord
+from postroad.governance.audit import Audit
+from postroad.governance.tenant_settings import TenantSettingsStore
+from postroad.jetstream.commit import Committers
+from postroad.jetstream.connection import Connection
+from postroad.jetstream.management import OptionIgnored, StreamSpec, ensure_stream
+from postroad.jetstream.replicated_table import ReplicatedTable
+from postroad.jetstream.stream_lifecycle import INCARNATION, RecordState, StreamLifecycle
+from postroad.jetstream.tail import republish
+from postroad.kernel.clock import Clock, rfc3339
+from postroad.kernel.context import RequestContext
+from postroad.kernel.errors import AlreadyExists, Conflict, EngineFull, EngineRefused, Forbidden, InvalidParameter
+from postroad.kernel.identity import Caller
+from postroad.kernel.ids import new_id
+from postroad.kernel.json import invalid_field
+from postroad.kernel.matching import glob_matches
+from postroad.kernel.names import BUCKET_CHARS_MAX, bucket_name, escape
+from postroad.telemetry.outbox import Outbox
+
+BUCKETS_BUCKET = "postroad_buckets"
+ANYWHERE = "auto"
+_SECOND = 1_000_000_000  # nanoseconds
+_DEDUPE_SECONDS = 60  # Postroad's own retries rely on it
+_ATTEMPTS_MAX = 10  # of a change that the engine does not report as made
+
+
+class BucketLifecycle:
+    def __init__(
+        self,
+        connection: Connection,
+        table: ReplicatedTable[BucketRecord],
+        outbox: Outbox,
+        clock: Clock,
+        *,
+        tenant_settings: TenantSettingsStore,
+        audit: Audit,
+        committers: Committers,
+        replicas: int,
+    ) -> None:
+        self._connection, self._outbox, self._clock = connection, outbox, clock
+        self._tenant_settings, self._audit, self._committers = tenant_settings, audit, committers
+        self._replicas = replicas
+        self.table = table
+        self._streams = StreamLifecycle(connection, table, clock, ensure=self._ensure_stream, release=self._release)
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._known: dict[str, BucketRecord] = {}
+        table.on_change(self._record_changed)
+
+    def _record_changed(self, key: str, record: BucketRecord | None) -> None:
+        """Fail the waiting writes of a deleted bucket."""
+        before = self._known.get(key)
+        is_ending = record is None or record.state is RecordState.DELETING
+        if before is not None and (is_ending or (record is not None and record.incarnation != before.incarnation)):
+            del self._known[key]
+            self._committers.forget(before.stream, BucketNotFound("the bucket was deleted"))
+        if record is not None and record.state is RecordState.READY:
+            self._known[key] = record
+
+    # Look-ups
+
+    def cached(self, tenant: str, name: str) -> BucketRecord | None:
+        """The bucket if this process knows it."""
+        record = self.table.get(bucket_key(tenant, name)) if len(name) <= BUCKET_CHARS_MAX else None
+        return record if record is not None and record.state is RecordState.READY else None
+
+    async def find(self, tenant: str, name: str) -> BucketRecord:
+        """Raises BucketNotFound, InvalidParameter."""
+        record = self.cached(tenant, name) or await self._streams.await_ready(bucket_key(tenant, bucket_name(name)))
+        if record is None:
+            raise BucketNotFound(f"there is no bucket {name!r}")
+        return record
+
+    def page(self, caller: Caller, limit: int, after: str | None, name: str | None = None) -> Page[BucketRecord]:
+        """The buckets that the caller may use and that match `name`, ordered by the tokens of their names, after `after`."""
+        prefix = f"{caller.tenant}."
+        start = prefix + escape(after) if after is not None else ""
+        found = [record for key in self.table.keys_under(prefix) if key > start and (record := self.table.get(key)) is not None]
+        records = [
+            one
+            for one in found
+            if one.state is not RecordState.DELETING
+            and caller.may_use("bucket", one.name)
+            and (name is None or glob_matches(name, one.name))
+        ]
+        return Page(items=records[:limit], next_cursor=records[limit - 1].name if len(records) > limit else None)
+
+    # Changes
+
+    async def create(self, context: RequestContext, name: str, settings: BucketSettings) -> tuple[BucketRecord, bool]:
+        """Create the bucket; return it and whether it is new: the same call may be repeated.
+
+        Raises AlreadyExists if it exists with other settings, InvalidParameter, BodyInvalid, Forbidden, EngineUnavailable,
+        EngineRefused.
+        """
+
+        def make(known: BucketSettings | None) -> BucketSettings:
+            if known is not None and known != settings:
+                raise AlreadyExists(f"there is a bucket {name!r} with other settings")
+            return settings
+
+        return await self._change(context, name, make, may_create=True)
+
+    async def update(self, context: RequestContext, name: str, change: BucketSettingsChange) -> BucketRecord:
+        """Change some settings; null restores the default. Raises BucketNotFound, and like `create`."""
+        values, defaults = msgspec.structs.asdict(change), BucketSettings()
+        given = {
+            field: getattr(defaults, field) if value is None else value for field, value in values.items() if value is not UNSET
+        }
+        record, _ = await self._change(
+            context, name, lambda known: msgspec.structs.replace(known or defaults, **given), may_create=False
+        )
+        return record
+
+    async def _change(
+        self,
+        context: RequestContext,
+        name: str,
+        make: Callable[[BucketSettings | None], BucketSettings],
+        *,
+        may_create: bool,
+    ) -> tuple[BucketRecord, bool]:
+        """`make` returns the new settings, from the present ones or None."""
+        if bucket_name(name).startswith("_"):
+            raise InvalidParameter("names that start with '_' are reserved")
+        key = bucket_key(context.tenant, name)
+        wanted: list[BucketSettings] = []
+        try:
+            async with self._locks.setdefault(key, asyncio.Lock()):
+                record, before = await self._create_or_change(key, context, name, make, wanted, may_create=may_create)
+        except (EngineRefused, EngineFull) as refusal:
+            problem = _settings_problem(wanted[-1], refusal) if wanted else None
+            if problem is None:
+                raise
+            raise problem from refusal
+        finally:
+            self._locks.pop(key, None)
+        if record is not before:
+            self._outbox.record(context, _changed_event(record, "created" if before is None else "updated"))
+        return record, before is None
+
+    async def _create_or_change(
+        self,
+        key: str,
+        context: RequestContext,
+        name: str,
+        make: Callable[[BucketSettings | None], BucketSettings],
+        tried: list[BucketSettings],
+        *,
+        may_create: bool,
+    ) -> tuple[BucketRecord, BucketRecord | None]:
+        """The bucket now and before: the same object if it did not change, None if it is new. `tried` gets the new settings."""
+        attempts = 0
+        while True:
+            attempts += 1
+            known = await self._streams.await_ready(key)
+            if known is None and not may_create:
+                raise BucketNotFound(f"there is no bucket {name!r}")
+            settings = make(None if known is None else known.settings)
+            if known is not None and settings == known.settings:
+                return known, known
+            self._check_settings(context.tenant, name, settings)
+            tried.append(settings)
+            try:
+                if known is None:
+                    return await self._create(key, context, name, settings), None
+                return await self._update(key, context, known, settings), known
+            except (Conflict, OptionIgnored) as problem:  # another process changed the record or the stream: read it again
+                if isinstance(problem, OptionIgnored) and attempts >= _ATTEMPTS_MAX:
+                    raise
+                self.table.forget(key)
+                await asyncio.sleep(random.uniform(0.01, 0.05))  # noqa: S311  # not a secret
+
+    def _check_settings(self, tenant: str, name: str, settings: BucketSettings) -> None:
+        """Raises BodyInvalid for settings that cannot be put into effect."""
+        if settings.geo not in (None, ANYWHERE) and not self._connection.is_clustered:
+            raise invalid_field("$.geo", f"{settings.geo!r} is unknown: a single server has no placement tags")
+        if settings.max_bytes:
+            others = [one for key in self.table.keys_under(f"{tenant}.") if (one := self.table.get(key)) and one.name != name]
+            reserved = sum(one.settings.max_bytes for one in others)
+            quota = self._committers.storage.of_tenant(tenant).quota
+            if reserved + settings.max_bytes > quota:
+                raise invalid_field(
+                    "$.maxBytes", f"the tenant's buckets reserve {reserved} bytes already, and its storage quota is {quota}"
+                )
+
+    async def _create(self, key: str, context: RequestContext, name: str, settings: BucketSettings) -> BucketRecord:
+        """Raises Conflict if another process creates the bucket at the same time; then this call had no effect."""
+        count, limit = self.table.count_under(f"{context.tenant}."), self._tenant_settings.of(context.tenant).max_buckets
+        if count >= limit:
+            raise Forbidden(f"the tenant has {count} buckets; {limit} is the limit")
+        now = self._clock()
+        record = BucketRecord(
+            state=RecordState.CREATING,
+            tenant=context.tenant,
+            name=name,
+            incarnation=new_id(),
+            settings=settings,
+            replicas=self._kept_replicas(settings),
+            created_at_ms=now,
+            updated_at_ms=now,
+        )
+        async with self._audit.change(context, "bucket.create", name, after=settings):
+            await self.table.create(key, record)
+        return await self._streams.create_stream(key, record)
+
+    async def _update(self, key: str, context: RequestContext, known: BucketRecord, settings: BucketSettings) -> BucketRecord:
+        changed = msgspec.structs.replace(
+            known, settings=settings, replicas=self._kept_replicas(settings), updated_at_ms=self._clock()
+        )
+        revision = self.table.revision(key)
+        async with self._audit.change(context, "bucket.change", known.name, before=known.settings, after=settings):
+            await self._ensure_stream(changed)
+            await self.table.update(key, changed, revision)
+        return changed
+
+    def _kept_replicas(self, settings: BucketSettings) -> int:
+        return (settings.replicas or self._replicas) if self._connection.is_clustered else 1
+
+    async def _ensure_stream(self, record: BucketRecord) -> None:
+        """Create or update the stream, in the layout of NATS KV. Idempotent."""
+        settings, subjects = record.settings, f"{record.subject}>"
+        dedupe_seconds = min(_DEDUPE_SECONDS, settings.ttl_seconds or _DEDUPE_SECONDS)
+        options: dict[str, object] = {
+            "allow_atomic": True,
+            "allow_msg_ttl": True,
+            "allow_rollup_hdrs": True,
+            "deny_delete": True,
+            "discard": "new",
+            "max_msgs_per_subject": record.revisions_max,
+            "max_age": settings.ttl_seconds * _SECOND,
+            "max_bytes": settings.max_bytes or -1,
+            "subject_delete_marker_ttl": record.marker_seconds * _SECOND,
+            "duplicate_window": dedupe_seconds * _SECOND,
+            "num_replicas": record.replicas,
+            "republish": republish(subjects),
+            "metadata": {INCARNATION: record.incarnation},
+        }
+        if settings.geo not in (None, ANYWHERE):
+            options["placement"] = {"tags": [settings.geo]}
+        await ensure_stream(self._connection, StreamSpec(record.stream, (subjects,), options))
+
+    # Deletion
+
+    async def delete(self, context: RequestContext, name: str) -> None:
+        """Raises BucketNotFound, Conflict."""
+        key = bucket_key(context.tenant, bucket_name(name))
+        record = await self._streams.await_ready(key)
+        if record is None:
+            raise BucketNotFound(f"there is no bucket {name!r}")
+        revision = self.table.revision(key)  # of this record: it may change while the audit entry is written
+        async with self._audit.change(context, "bucket.delete", name, before=record.settings):
+            await self._streams.delete(key, record, revision)
+        self._outbox.record(context, _changed_event(record, "deleted", at_ms=self._clock()))
+
+    async def _release(self, record: BucketRecord) -> None:
+        """Nothing else belongs to a bucket."""
+
+    async def delete_all(self, tenant: str) -> None:
+        """Delete all buckets of a tenant. May be repeated after an interruption."""
+        await self._streams.delete_all(tenant)
+
+    async def recover_all(self) -> int:
+        """Finish interrupted creations and deletions; return how many there were. For the control role."""
+        return await self._streams.recover_all()
+
+
+def _settings_problem(settings: BucketSettings, refusal: EngineRefused | EngineFull) -> Exception | None:
+    """The setting that the engine refused, if it is likely to be one."""
+    if isinstance(refusal, EngineFull):
+        return invalid_field("$.maxBytes", f"the engine cannot reserve so much: {refusal.detail}") if settings.max_bytes else None
+    if settings.geo not in (None, ANYWHERE):
+        return invalid_field("$.geo", f"the engine cannot place the bucket there: {refusal.detail}")
+    if settings.replicas not in (None, 1):
+        return invalid_field("$.replicas", f"the engine cannot keep so many copies: {refusal.detail}")
+    return None
+
+
+def _changed_event(record: BucketRecord, change: str, at_ms: int | None = None) -> BucketChanged:
+    at = rfc3339(record.updated_at_ms if at_ms is None else at_ms)
+    return BucketChanged(timestamp=at, bucket=record.name, change=change, incarnation=record.incarnation)
+
+
+def bucket_key(tenant: str, name: str) -> str:
+    """Key of a bucket in the registry."""
+    return f"{tenant}.{escape(name)}"
