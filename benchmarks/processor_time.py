@@ -20,7 +20,7 @@ def process_seconds(pid: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Processor seconds of Postroad's processes and of nats-server."""
+    """Processor seconds of the workers that serve requests, and of nats-server."""
 
     gateway: float
     engine: float
@@ -33,7 +33,8 @@ class Cost:
 
 
 class Meter:
-    """Measures the processes of one installation."""
+    """Measures the processes of one installation. Those that serve no requests (control, delivery) work at intervals, and for
+    all queues: their cost is not one of a request."""
 
     def __init__(self, server: Server) -> None:
         self._gateway: list[int] = []
@@ -41,8 +42,12 @@ class Meter:
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 line = (process / "cmdline").read_bytes()
-                if str(server.home).encode() in line + (process / "environ").read_bytes():
-                    (self._engine if b"nats-server" in line else self._gateway).append(int(process.name))
+                if str(server.home).encode() not in line + (process / "environ").read_bytes():
+                    continue
+                if b"nats-server" in line:
+                    self._engine.append(int(process.name))
+                elif b"gateway" in line.split(b"\0"):
+                    self._gateway.append(int(process.name))
         if not self._engine or not self._gateway:
             raise SystemExit("the processes were not found")
         self._idle = Cost(0, 0)

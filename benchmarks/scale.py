@@ -3,8 +3,8 @@
     .venv/bin/python -m benchmarks.scale [--quick] [--only depth queues sessions registry repeats]
 
 Each part runs two installations at the same time, one almost empty and one filled, and measures them in turns. The cost is the
-processor time of Postroad's processes and of nats-server per operation, less what they use without requests; that is the row
-"idle". The target is a ratio of at most 1.2. Full sizes take about an hour; `--quick` takes about five minutes.
+processor time of the gateway and of nats-server per operation, less what they use without requests; that is the row "idle". The
+target is a ratio of at most 1.2. Full sizes take about an hour; `--quick` takes about five minutes.
 """
 
 import argparse
@@ -172,8 +172,8 @@ async def measured(few: Site, many: Site, fill: Callable[[Site, Site, Size], Awa
         await site.post("/v1/queues/bench/messages", {"payload": PAYLOAD})
     await fill(few, many, size)
     await asyncio.gather(*[concurrently(200, lambda site=site: publish(site)) for site in (few, many)])  # type: ignore[misc]
-    await asyncio.sleep(3)  # for the projection of jobs to catch up
-    idle = await asyncio.gather(*[site.meter.measure_idle(4) for site in (few, many)])
+    await asyncio.sleep(5)  # for what follows from filling it
+    idle = await asyncio.gather(*[site.meter.measure_idle(10) for site in (few, many)])
     for _ in range(size.rounds):
         for site, share in ((few, 0.0), (many, 0.1)):
             if fill is repeats:
