@@ -218,7 +218,10 @@ class Load:
 
 def watched(running: Installation) -> list[Watched]:
     workers = [Watched(f"gateway {number}", pid) for number, pid in enumerate(running.worker_pids, 1)]
-    background = [Watched("background", pid, partial(jobs_cache, running)) for pid in running.background_pids]
+    background = [
+        *(Watched("control", pid, partial(jobs_cache, running)) for pid in running.children("postroad.runtime.worker control")),
+        *(Watched("delivery", pid) for pid in running.children("postroad.runtime.worker delivery")),
+    ]
     return [Watched("supervisor", running.pid), Watched("engine", running.engine_pid, room=ENGINE_BYTES), *workers, *background]
 
 

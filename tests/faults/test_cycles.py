@@ -112,12 +112,13 @@ class Cyclers:
 
 
 async def kill_at_times(running: Installation, cyclers: Cyclers) -> None:
-    """A worker, the engine, the background process and a worker again, spread over the run."""
+    """A worker, the engine, control and delivery, and a worker again, spread over the run."""
     for number in range(1, KILLS + 1):
         due = CYCLES * number // (KILLS + 1)
         await eventually(lambda due=due: len(cyclers.published) >= due, 600)  # type: ignore[misc]
-        victims = {2: running.engine_pid, 3: running.background_pids[0]}
-        os.kill(victims.get(number, running.worker_pids[0]), signal.SIGKILL)
+        victims = {2: [running.engine_pid], 3: running.background_pids}
+        for pid in victims.get(number, running.worker_pids[:1]):
+            os.kill(pid, signal.SIGKILL)
 
 
 async def test_nothing_is_lost_or_comes_back_through_kills(install: Install) -> None:

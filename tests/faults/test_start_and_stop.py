@@ -44,7 +44,7 @@ async def test_the_first_start_makes_keys_and_says_where_everything_is(install: 
     code, output = await running.stop()
 
     assert code == 0
-    assert len(started) == 4 and masks == {0o077}
+    assert len(started) == 5 and masks == {0o077}  # with the engine, a gateway, control and delivery
     assert stat.S_IMODE((running.home / "var").stat().st_mode) == 0o700
     assert set(keys) == {"tenant_key", "admin_key"}
     assert stat.S_IMODE(credentials.stat().st_mode) == 0o600
@@ -73,7 +73,7 @@ async def test_ctrl_c_ends_everything_live_readers_and_long_polls_included(insta
     running = await install().start().ready()
     await publish(running)
     await pull(running)
-    started = [running.engine_pid, *running.worker_pids]
+    started = [running.engine_pid, *running.worker_pids, *running.background_pids]
 
     async def follow(session: aiohttp.ClientSession) -> None:
         async with session.get(f"{running.url}/v1/telemetry/stream") as answer:
@@ -131,7 +131,7 @@ async def test_settings_that_cannot_be_used_are_all_named(install: Install) -> N
 async def test_kill_9_of_the_supervisor_leaves_nothing_running_and_nothing_stuck(install: Install) -> None:
     running = await install().start().ready()
     message = await publish(running)
-    started = [running.engine_pid, *running.worker_pids]
+    started = [running.engine_pid, *running.worker_pids, *running.background_pids]
 
     os.kill(running.pid, signal.SIGKILL)
     assert running.process is not None

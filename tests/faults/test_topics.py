@@ -28,7 +28,7 @@ def kill_worker(running: Installation) -> None:
 
 
 def kill_all(running: Installation) -> None:
-    for pid in (*running.worker_pids, *running.children("background"), running.engine_pid):
+    for pid in (*running.worker_pids, *running.background_pids, running.engine_pid):
         os.kill(pid, signal.SIGKILL)
 
 
