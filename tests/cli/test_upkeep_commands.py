@@ -252,6 +252,26 @@ def test_a_job_is_shown_with_its_events(shell: Shell, queue: str) -> None:
     ]
 
 
+def test_a_job_is_cancelled_and_retried(shell: Shell, queue: str) -> None:
+    job = shell.run("queues", "publish", queue, "1", "--json").json["jobId"]
+    assert "cancelled" in shell.run("jobs", "cancel", job, "--reason", "not needed", "--yes").stdout
+    shown = shell.run("jobs", "show", job, "--json").json
+    assert (shown["status"], shown["lastError"]) == ("cancelled", "not needed")
+    assert shell.run("jobs", "retry", job, "--json").json["status"] == "queued"
+    shell.run("queues", "ack", queue, pulled(shell, queue))
+    assert shell.run("jobs", "show", job, "--json").json["status"] == "done"
+    again = shell.invoke("jobs", "retry", job)
+    assert (again.code, "Payload gone" in again.stderr) == (4, True)
+
+
+def test_a_delayed_job_is_run_at_once(shell: Shell, queue: str) -> None:
+    job = shell.run("queues", "publish", queue, "1", "--delay-ms", "3600000", "--json").json["jobId"]
+    assert shell.run("jobs", "show", job, "--json").json["status"] == "delayed"
+    assert shell.run("jobs", "run", job, "--json").json["jobId"] == job
+    shell.run("queues", "ack", queue, pulled(shell, queue))
+    assert shell.run("jobs", "show", job, "--json").json["status"] == "done"
+
+
 def test_the_jobs_view_is_rebuilt(operator: Shell) -> None:
     assert "behind" in operator.run("jobs", "status").stdout
     done = operator.run("jobs", "rebuild", "--json").json
