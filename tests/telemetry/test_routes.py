@@ -135,9 +135,9 @@ def test_a_restricted_key_sees_the_events_of_its_resources_only(kind: type[Event
     name = event_name(kind)
     assert visibility.type_of(caller(), line) == name
     fields = {field.name for field in msgspec.structs.fields(kind)}
-    resource = next((one for one in ("queue", "topic") if one in fields), None)
+    resource = next((one for one in ("queue", "topic", "bucket") if one in fields), None)
     assert kind.resource == (None if resource is None else (resource, resource))
-    for restricted in ("queue", "topic", "stream"):
+    for restricted in ("queue", "topic", "bucket", "stream"):
         is_own = restricted == resource
         shown = name if resource is not None else None
         assert visibility.type_of(caller(**{restricted: ("text",)}), line) == shown
