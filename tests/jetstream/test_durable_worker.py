@@ -14,7 +14,7 @@ from postroad.jetstream import durable_worker
 from postroad.jetstream.commit import Committers
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.durable_worker import DurableWorker, work_stream
-from postroad.jetstream.management import consumer_state, ensure_stream
+from postroad.jetstream.management import ensure_stream, stream_info
 from postroad.kernel.errors import EngineUnavailable
 
 Handler = Callable[[str], Awaitable[object]]
@@ -31,8 +31,9 @@ class WorkQueue:
         await self._committers.of(self.name).append(new_message(f"{self.name}.request", payload.encode()))
 
     async def is_drained(self) -> bool:
-        state = await consumer_state(self.connection, self.name, "worker")
-        return state is not None and state.num_pending == state.num_ack_pending == 0
+        """All requests are removed. (The counts of a consumer are 0 for a moment when it is created.)"""
+        info = await stream_info(self.connection, self.name)
+        return info is not None and info.state.messages == 0
 
     @asynccontextmanager
     async def consuming(self, handler: Handler, connection: Connection | None = None) -> AsyncIterator[None]:
