@@ -44,10 +44,15 @@ class Membership:
 
     @property
     def members(self) -> frozenset[str]:
-        """Those whose registration has not expired. This process judges its own by the monotonic clock."""
+        """Those whose registration has not expired. This process judges its own by the monotonic clock.
+
+        It is no member either once it has not heard of the others for half that time: their registrations, as known here, would
+        expire before its own, and it would take what is theirs.
+        """
         records = [self._table.get(key) for key in self._table.keys_under()]
         others = {record.name for record in records if record is not None} - {self.name}
-        is_member = time.monotonic() - self._renewed_at < MEMBER_TTL_SECONDS
+        is_renewed = time.monotonic() - self._renewed_at < MEMBER_TTL_SECONDS
+        is_member = is_renewed and self._table.staleness_seconds < MEMBER_TTL_SECONDS / 2
         return frozenset(others | {self.name} if is_member else others)
 
     async def run(self) -> None:

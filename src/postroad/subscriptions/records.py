@@ -13,7 +13,6 @@ from postroad.api.subscriptions import (
     SubscriptionStatus,
 )
 from postroad.kernel.clock import rfc3339
-from postroad.kernel.names import topic_stream
 from postroad.subscriptions.delivery_cursor import CursorState
 
 LIVE_CURSOR = "live"
@@ -79,11 +78,6 @@ class SubscriptionRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=Tr
     @property
     def key(self) -> str:
         return record_key(self.tenant, self.id)
-
-    @property
-    def stream(self) -> str:
-        """The stream of its topic."""
-        return topic_stream(self.tenant, self.topic)
 
     @property
     def secret_owner(self) -> str:
