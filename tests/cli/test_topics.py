@@ -1,5 +1,7 @@
 """Topics on the command line."""
 
+import json
+
 from tests.cli.shell import Shell
 
 
@@ -56,3 +58,14 @@ def test_refused_lines_are_named_and_the_others_are_stored(shell: Shell, name: s
     assert outcome.code == 1
     assert "line 2: " in outcome.stderr and "published 2 of 3 messages" in outcome.stdout
     assert [one["payload"] for one in shell.run("topics", "messages", name, "--json").json] == [1, 3]
+
+
+def test_messages_are_printed_live(shell: Shell, name: str) -> None:
+    shell.run("topics", "put", name)
+    for number in range(4):
+        shell.run("topics", "publish", name, str(number), "-s", "even" if number % 2 == 0 else "odd")
+    printed = shell.run("topics", "tail", name, "--filter", "even", "--from-sequence", "1", "--limit", "2", "--json").stdout
+    assert [(one["sequence"], one["payload"]) for one in map(json.loads, printed.splitlines())] == [(1, 0), (3, 2)]
+    shown = shell.run("topics", "tail", name, "--from-sequence", "4", "--limit", "1").stdout
+    assert shown.split()[0] == "4" and shown.split()[-2:] == ["odd", "3"]
+    assert "Topic not found" in shell.invoke("topics", "tail", f"{name}-missing").stderr

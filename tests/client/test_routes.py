@@ -16,7 +16,7 @@ from postroad.api.dead_letters import DeadLetterFilter
 from postroad.api.subscriptions import SubscriptionDeadLetterFilter
 from postroad.client import AsyncPostroad, Claim, Postroad
 from postroad.client.calls import Call, Pages, Poll, SyncNamespace, live, operation, pages, poll
-from postroad.client.follower import Follower
+from postroad.client.follower import LiveReader
 from postroad.client.producer import Append, Numbering
 from postroad.client.transport import AsyncTransport, ClientSettings, Send, SyncTransport, _client_arguments, _request
 from postroad.container import described_routes
@@ -156,7 +156,7 @@ def calls_of(name: str) -> list[tuple[Call[Any], bool]]:
         positional = [given(name, one) for one in some if one.kind is not inspect.Parameter.KEYWORD_ONLY]
         keywords = {one.name: given(name, one) for one in some if one.kind is inspect.Parameter.KEYWORD_ONLY}
         built = build(None, *positional, **keywords)
-        first = built.next_call() if isinstance(built, Follower) else built.call if isinstance(built, Pages | Poll) else built
+        first = built.next_call() if isinstance(built, LiveReader) else built.call if isinstance(built, Pages | Poll) else built
         calls.append((first, some is not needed))
     return calls
 

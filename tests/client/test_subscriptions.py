@@ -41,3 +41,8 @@ async def test_filters_replays_and_dead_letters(sdk: Sdk, name: str) -> None:
     assert (await sdk("subscriptions.dead_letter_groups", made.id)).groups == []
     assert (await sdk("subscriptions.redrive_dead_letters", made.id, dry_run=True)).count == 0
     assert (await sdk("subscriptions.purge_dead_letters", made.id)).count == 0
+
+
+async def test_a_missing_subscription_is_not_followed(sdk: Sdk) -> None:
+    with pytest.raises(SubscriptionNotFound):
+        await sdk("subscriptions.follow", "01890000-0000-7000-8000-000000000000")

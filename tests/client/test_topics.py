@@ -46,3 +46,8 @@ async def test_messages_are_published_replayed_and_purged(sdk: Sdk, name: str) -
     assert (await sdk("topics.purge", name, subject="orders.>", dry_run=True)).count == 6
     assert (await sdk("topics.purge", name, subject="orders.>", to_sequence=4)).count == 3
     assert [one.sequence for one in await sdk("topics.messages", name)] == [2, 5, 6, 7, 8]
+
+
+async def test_a_missing_topic_is_not_followed(sdk: Sdk, name: str) -> None:
+    with pytest.raises(TopicNotFound):
+        await sdk("topics.follow", name, from_sequence=1)

@@ -68,6 +68,12 @@ enabled = false
 
 [[operations]]
 include-operation-id = "watch_bucket"       # nor does this: tests/buckets/test_watching.py has it
+
+include-operation-id = "follow_topic"       # likewise: tests/topics/test_live.py
+enabled = false
+
+[[operations]]
+include-operation-id = "follow_subscription"  # likewise: tests/subscriptions/test_live.py
 enabled = false
 """
 

@@ -71,7 +71,7 @@ async def test_a_reader_gets_each_event_at_once() -> None:
     source = Source()
     async with client_of(app_of(source)) as client, client.events("/events") as reader:
         assert reader.answer.headers["Content-Type"] == "text/event-stream"
-        assert reader.answer.headers["Cache-Control"] == "no-store"
+        assert reader.answer.headers["Cache-Control"] == "no-store, no-transform"
         assert reader.answer.headers["X-Request-Id"]
         source.frames.put_nowait(frame(b"1", event="one", event_id="a"))
         assert await reader.next() == ServerSentEvent("one", "a", "1")

@@ -10,13 +10,14 @@ from tests.waiting import eventually
 from postroad.jetstream import shared_tail
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.shared_tail import SharedTails
+from postroad.jetstream.stream_reader import Entry
 from postroad.jetstream.tail import Source, Tail
 
 
 class _Stream:
     def __init__(self, connection: Connection, name: str) -> None:
         self.source = Source(name, f"{name}.one")
-        self.tails = SharedTails(connection)
+        self.tails = SharedTails[Source, Entry](connection, lambda source: source, lambda _source: lambda entry: entry)
         self._committer = committer_of(connection, name)
 
     async def publish(self, count: int = 1, subject: str = "one") -> None:

@@ -1,4 +1,4 @@
-"""Subscriptions: messages of a topic, delivered to an HTTP endpoint or a queue."""
+"""Subscriptions: messages of a topic, delivered to an HTTP endpoint or a queue, or read live."""
 
 from enum import StrEnum
 from typing import Annotated, Any, Literal
@@ -25,8 +25,11 @@ class FilterInvalid(InvalidRequest, code="filter-invalid", status=422, title="In
 
 
 class DeliveryType(StrEnum):
+    """`sse`: a stored selection without progress, which clients read live."""
+
     HTTP_PUSH = "http_push"
     QUEUE = "queue"
+    SSE = "sse"
 
 
 class StartFrom(StrEnum):
@@ -105,7 +108,10 @@ class NewSubscription(msgspec.Struct, frozen=True, rename="camel", kw_only=True,
     """A subscription to create."""
 
     delivery_type: Annotated[
-        DeliveryType, Meta(description="Where messages go: an HTTP endpoint (`url`), or a `queue` of the tenant.")
+        DeliveryType,
+        Meta(
+            description="Where messages go: an HTTP endpoint (`url`), a `queue` of the tenant, or clients that read it (`sse`)."
+        ),
     ] = msgspec.field(name="delivery_type")
     name: Annotated[SubscriptionName, Meta(description="Unique in the topic: a repeated request creates nothing.")] | None = None
     filter: Patterns | Pattern = (">",)

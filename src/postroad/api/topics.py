@@ -299,6 +299,66 @@ class TopicMessagePage(Page[TopicMessage], frozen=True, kw_only=True, omit_defau
     count: int | None = None
 
 
+# Live reading
+
+FromSequence = Annotated[SequenceNumber, Meta(description="From this sequence; `Last-Event-ID` precedes it.")]
+FromTime = Annotated[AwareDatetime, Meta(description="From the first message stored at or after this time.")]
+LiveEventId = Annotated[
+    str, Meta(pattern="^[0-9]{1,19}(-[0-9a-f]{12})?$", description="Continue after the event with this id, or after a sequence.")
+]
+
+
+class TopicStreamQuery(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
+    filter: Annotated[
+        tuple[SubjectPattern, ...],
+        Meta(max_length=PATTERNS_MAX, description="Only messages whose subject matches this pattern, or one of several."),
+    ] = ()
+    from_sequence: FromSequence | None = None
+    from_time: FromTime | None = None
+
+
+class LivePositionQuery(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
+    from_sequence: FromSequence | None = None
+    from_time: FromTime | None = None
+
+
+class LiveTopicMessage(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True):
+    """The data of an event `message`. It has a `payload` if its content type is JSON."""
+
+    subject: str
+    nats_subject: str
+    topic: str
+    sequence: int
+    timestamp: Timestamp
+    headers: dict[str, str]
+    body_b64: str = msgspec.field(name="body_b64")
+    payload: msgspec.Raw | UnsetType = UNSET
+    content_type: str | None = None
+
+
+class TopicReady(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """The data of an event `ready`: the reader has all messages up to this sequence."""
+
+    topic: str
+    sequence: int
+
+
+class TopicGap(msgspec.Struct, frozen=True, kw_only=True):
+    """The data of an event `gap`: the messages of this range were removed before they were read."""
+
+    topic: str
+    from_sequence: int = msgspec.field(name="from")
+    to_sequence: int = msgspec.field(name="to")
+
+
+class TopicReset(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """The data of an event `reset`: the reader's position is not one of this topic, which is read from `sequence` on."""
+
+    topic: str
+    incarnation: str
+    sequence: int
+
+
 # Purging
 
 

@@ -10,6 +10,7 @@ from postroad.buckets.values import BucketValues
 from postroad.http.sse import HEARTBEAT_SECONDS, frame
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.shared_tail import SharedTails
+from postroad.jetstream.stream_reader import Entry
 from postroad.jetstream.tail import Source
 from postroad.kernel.clock import Clock
 
@@ -21,7 +22,9 @@ class BucketWatches:
 
     def __init__(self, connection: Connection, values: BucketValues, clock: Clock) -> None:
         self._values, self._clock = values, clock
-        self._tails = SharedTails(connection)
+        self._tails: SharedTails[Source, Entry] = SharedTails(
+            connection, lambda source: source, lambda _source: lambda entry: entry
+        )
 
     async def frames(self, record: BucketRecord, prefix: str, last_event_id: str | None) -> AsyncGenerator[bytes, None]:
         """Events from the current values on, or after an event. An id alone, without data, is a heartbeat: it moves the position
@@ -76,7 +79,7 @@ class BucketWatches:
     async def _live(self, record: BucketRecord, prefix: str, position: int) -> AsyncGenerator[bytes, None]:
         source = Source(record.stream, f"{record.subject}>", is_only_subject=True)
         async with aclosing(self._tails.follow(source, position)) as entries:
-            coming: asyncio.Future[object] | None = None
+            coming: asyncio.Future[Entry] | None = None
             try:
                 while True:
                     coming = coming or asyncio.ensure_future(anext(entries))
@@ -84,7 +87,7 @@ class BucketWatches:
                     if not coming.done():
                         yield f"id: {rules.event_id(position, self._clock())}\n\n".encode()
                         continue
-                    entry = read_entry(record, coming.result())  # type: ignore[arg-type]
+                    entry = read_entry(record, coming.result())
                     coming = None
                     position = entry.revision
                     if entry.key.startswith(prefix) and rules.is_key(entry.key):

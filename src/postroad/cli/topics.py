@@ -1,15 +1,16 @@
-"""`postroad topics list`, `publish`, `messages`, `purge` and `delete`."""
+"""`postroad topics list`, `publish`, `messages`, `tail`, `purge` and `delete`."""
 
 import sys
 import uuid
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from postroad.cli.messages import pair
-from postroad.cli.output import AsJson, Wide, Yes, confirm, connected, print_json, show, to_json
+from postroad.cli.output import AsJson, Wide, Yes, confirm, connected, echo_warnings, print_json, show, to_json
 from postroad.cli.queues import DryRun, json_of, print_purged
 from postroad.cli.table import Column
 from postroad.cli.times import ago
@@ -149,6 +150,34 @@ def _message_row(message: "TopicMessage") -> list[object]:
     except UnicodeDecodeError:
         content = f"({len(message.body):,} bytes)"
     return [message.sequence, message.timestamp, message.subject, content]
+
+
+@topics.command("tail")
+def tail(
+    topic: Name,
+    pattern: Annotated[list[str] | None, typer.Option("--filter", help="Pattern of subjects; can be repeated.")] = None,
+    from_sequence: Annotated[int | None, typer.Option(help="From this sequence; default: new messages.", min=1)] = None,
+    since: Annotated[str | None, typer.Option("--from", help="Stored since: a time, or a span such as `12h`.")] = None,
+    limit: Annotated[int | None, typer.Option(help="End after this number of messages.", min=1)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print messages of a topic as they are published, one per line, until Ctrl-C."""
+    last = None
+    try:
+        with connected() as client, echo_warnings():
+            from_time = ago(since) if since else None
+            messages = client.topics.follow(topic, filter=pattern or (), from_sequence=from_sequence, from_time=from_time)
+            with closing(messages):
+                for number, message in enumerate(messages, 1):
+                    typer.echo(to_json(message) if as_json else "  ".join(str(one) for one in _message_row(message)))
+                    sys.stdout.flush()
+                    last = message.sequence
+                    if number == limit:
+                        break
+    except KeyboardInterrupt:
+        if last is not None:
+            typer.echo(f"continue with --from-sequence {last + 1}", err=True)
+        raise typer.Exit(130) from None
 
 
 @topics.command("purge")

@@ -2,7 +2,7 @@
 
 import base64
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 from urllib.parse import quote
 
 import httpx
@@ -120,8 +120,7 @@ def _value(response: httpx.Response) -> BucketValue:
     )
 
 
-def _watch(bucket: str, prefix: str | None, after: str | None) -> Any:
-    """For `follow` of a transport, which is typed for streams."""
+def _watch(bucket: str, prefix: str | None, after: str | None) -> BucketWatch:
     return BucketWatch(Call(method="GET", path=_path(bucket, "/watch"), query={"prefix": prefix}), after)
 
 
@@ -131,10 +130,10 @@ class Buckets(BucketCalls, SyncNamespace):
 
         `after` is the `id` of a change, to continue an earlier watch. Raises BucketNotFound and other permanent errors.
         """
-        return cast("Generator[BucketChange, None, None]", self._transport.follow(_watch(bucket, prefix, after)))
+        return self._transport.follow(_watch(bucket, prefix, after))
 
 
 class AsyncBuckets(BucketCalls, AsyncNamespace):
     def watch(self, bucket: str, *, prefix: str | None = None, after: str | None = None) -> AsyncGenerator[BucketChange, None]:
         """Like `Buckets.watch`."""
-        return cast("AsyncGenerator[BucketChange, None]", self._transport.follow(_watch(bucket, prefix, after)))
+        return self._transport.follow(_watch(bucket, prefix, after))

@@ -14,8 +14,7 @@ import httpx
 import msgspec
 
 if TYPE_CHECKING:
-    from postroad.api.streams import StreamMessage
-    from postroad.client.follower import Follower
+    from postroad.client.follower import LiveReader
     from postroad.client.transport import AsyncTransport, SyncTransport
 
 S = TypeVar("S")
@@ -149,19 +148,19 @@ class poll(Generic[S, P, T]):  # noqa: N801
         return poll_until_done
 
 
-class live(Generic[S, P]):  # noqa: N801
+class live(Generic[S, P, T]):  # noqa: N801
     """The result is a generator, which `contextlib.closing` and `aclosing` can close early."""
 
-    def __init__(self, build: "Callable[Concatenate[S, P], Follower]") -> None:
+    def __init__(self, build: "Callable[Concatenate[S, P], LiveReader[T]]") -> None:
         self._build = build
         self.__doc__ = build.__doc__
 
     @overload
-    def __get__(self, namespace: None, owner: type) -> "live[S, P]": ...
+    def __get__(self, namespace: None, owner: type) -> "live[S, P, T]": ...
     @overload
-    def __get__(self, namespace: SyncNamespace, owner: type) -> "Callable[P, Generator[StreamMessage, None, None]]": ...
+    def __get__(self, namespace: SyncNamespace, owner: type) -> "Callable[P, Generator[T, None, None]]": ...
     @overload
-    def __get__(self, namespace: AsyncNamespace, owner: type) -> "Callable[P, AsyncGenerator[StreamMessage, None]]": ...
+    def __get__(self, namespace: AsyncNamespace, owner: type) -> "Callable[P, AsyncGenerator[T, None]]": ...
     def __get__(self, namespace: Any, owner: type) -> Any:
         if namespace is None:
             return self

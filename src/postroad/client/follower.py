@@ -11,7 +11,7 @@ import re
 import time
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -21,6 +21,7 @@ from postroad.kernel.backoff import Backoff
 from postroad.kernel.errors import PostroadError, Unreachable
 
 Live = Literal["sse", "long-poll"]
+M = TypeVar("M")
 
 log = logging.getLogger("postroad.streams")
 
@@ -74,7 +75,8 @@ class EventParser:
         self._partial_line: list[bytes] = []
         self._after_cr = False
         self._kind, self._data = b"", list[bytes]()
-        self.last_id = ""  # also of an event without data
+        self._id = ""
+        self.last_id = ""  # of the last complete event, also of one without data
 
     def feed(self, piece: bytes) -> Iterator[Event]:
         if not piece:
@@ -93,6 +95,7 @@ class EventParser:
     def _parse_line(self, line: bytes) -> Event | None:
         if not line:
             kind = self._kind.decode("utf-8", "replace")
+            self.last_id = self._id
             event = Event(kind, b"\n".join(self._data), self.last_id) if self._data else None
             self._kind, self._data = b"", []
             return event
@@ -102,8 +105,8 @@ class EventParser:
             self._kind = value
         elif name == b"data":
             self._data.append(value)
-        elif name == b"id":
-            self.last_id = value.decode("utf-8", "replace")
+        elif name == b"id" and b"\0" not in value:
+            self._id = value.decode("utf-8", "replace")
         return None
 
 
@@ -117,7 +120,70 @@ class _Control(msgspec.Struct, frozen=True, rename="camel"):
 _decode_control = msgspec.json.Decoder(_Control).decode
 
 
-class Follower:
+class LiveReader(Generic[M]):
+    """A reader that requests the rest after every end of a response, with pauses after failures. Sends nothing itself."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._has_ended = self._has_warned = self._has_moved = False
+        self._failures = 0
+        self._requested_at = 0.0
+
+    def has_ended(self) -> bool:
+        return self._has_ended
+
+    @property
+    def reads_events(self) -> bool:
+        """True if the next response is an event stream, for `on_open` and `on_data`; otherwise it is a chunk, for `on_chunk`."""
+        return True
+
+    def next_call(self) -> Call[Any]:
+        raise NotImplementedError
+
+    def on_chunk(self, chunk: Chunk) -> list[M]:
+        raise NotImplementedError
+
+    def on_open(self, headers: Mapping[str, str]) -> None:
+        """An event stream begins."""
+        raise NotImplementedError
+
+    def on_data(self, piece: bytes) -> list[M]:
+        """The complete messages after this piece of an event stream."""
+        raise NotImplementedError
+
+    def _begin_request(self) -> None:
+        self._requested_at, self._has_moved = self._clock(), False
+
+    def _on_success(self, *, has_moved: bool) -> None:
+        self._has_moved = self._has_moved or has_moved
+        if self._has_warned:
+            log.warning("reading the stream works again")
+            self._has_warned = False
+
+    def pause_seconds(self) -> float:
+        """Pause before the next request after a successful one: none, unless it ended at once without progress."""
+        if self._has_ended or self._has_moved or self._clock() - self._requested_at >= _SHORT_SECONDS:
+            self._failures = 0
+            return 0.0
+        return self._backoff()
+
+    def pause_after(self, problem: PostroadError) -> float:
+        """Pause before the next request after a failed one. Raises the problem if a retry cannot help."""
+        if not problem.retryable:
+            raise problem
+        if self._has_moved:
+            self._failures = 0
+        if not self._has_warned:
+            log.warning("the stream cannot be read, retrying: %s", problem)
+            self._has_warned = True
+        return max(problem.retry_after or 0.0, self._backoff())
+
+    def _backoff(self) -> float:
+        self._failures += 1
+        return _BACKOFF.delay(self._failures, random.random())  # noqa: S311  # spreads readers, no secret
+
+
+class Follower(LiveReader[StreamMessage]):
     """One reader of one stream, from an offset until the stream is closed.
 
     `live` None chooses server-sent events, except for text streams: events do not preserve line endings, so text is polled.
@@ -126,25 +192,19 @@ class Follower:
     def __init__(
         self, read: Call[Chunk], position: Position, live: Live | None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._read, self._position, self._live, self._clock = read, position, live, clock
+        super().__init__(clock)
+        self._read, self._position, self._live = read, position, live
         self._content_type: str | None = None
-        self._is_behind, self._has_ended = True, False
+        self._is_behind = True
         self._cursor: str | None = None
-        self._failures = 0
-        self._has_warned = self._has_moved = False
-        self._requested_at = 0.0
         self._parser, self._pieces, self._is_base64 = EventParser(), list[bytes](), False
-
-    def has_ended(self) -> bool:
-        return self._has_ended
 
     @property
     def reads_events(self) -> bool:
-        """True if the next response is an event stream, for `on_open` and `on_data`; otherwise it is a chunk, for `on_chunk`."""
         return not self._is_behind and self._live == "sse"
 
     def next_call(self) -> Call[Chunk]:
-        self._requested_at, self._has_moved = self._clock(), False
+        self._begin_request()
         query: dict[str, Any] = {**self._read.query, "offset": self._position.offset}
         if self._is_behind:
             return msgspec.structs.replace(self._read, query=query)
@@ -200,29 +260,4 @@ class Follower:
     def _update(self, cursor: str | None, *, is_closed: bool, has_moved: bool) -> None:
         self._cursor = cursor or self._cursor
         self._has_ended = self._has_ended or is_closed
-        self._has_moved = self._has_moved or has_moved
-        if self._has_warned:
-            log.warning("reading the stream works again")
-            self._has_warned = False
-
-    def pause_seconds(self) -> float:
-        """Pause before the next request after a successful one: none, unless it ended at once without progress."""
-        if self._has_ended or self._has_moved or self._clock() - self._requested_at >= _SHORT_SECONDS:
-            self._failures = 0
-            return 0.0
-        return self._backoff()
-
-    def pause_after(self, problem: PostroadError) -> float:
-        """Pause before the next request after a failed one. Raises the problem if a retry cannot help."""
-        if not problem.retryable:
-            raise problem
-        if self._has_moved:
-            self._failures = 0
-        if not self._has_warned:
-            log.warning("the stream cannot be read, retrying: %s", problem)
-            self._has_warned = True
-        return max(problem.retry_after or 0.0, self._backoff())
-
-    def _backoff(self) -> float:
-        self._failures += 1
-        return _BACKOFF.delay(self._failures, random.random())  # noqa: S311  # spreads readers, no secret
+        self._on_success(has_moved=has_moved)

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from postroad.api.topics import PublishedTopicMessage, TopicBatchResult, TopicMessage, TopicMessagePage
-from postroad.client.calls import AsyncNamespace, Call, Pages, SyncNamespace, operation, pages
+from postroad.client.calls import AsyncNamespace, Call, Pages, SyncNamespace, live, operation, pages
 from postroad.client.encoding import Moment, given, moment, segment
 from postroad.client.generated.topics import TopicsCalls
+from postroad.client.topic_follower import OnNotice, TopicFollower
 
 
 def _path(topic: str, rest: str = "") -> str:
@@ -99,6 +100,27 @@ class TopicCalls(TopicsCalls):
         query = _range_query(subject, from_sequence, to_sequence, from_time, to_time)
         query |= {"count": count or None, "limit": page_size, "cursor": cursor}
         return Call(method="GET", path=_path(topic, "/messages"), query=query, response=TopicMessagePage)
+
+    @live
+    def follow(
+        self,
+        topic: str,
+        *,
+        filter: str | Sequence[str] = (),  # noqa: A002  # the name of the query parameter
+        from_sequence: int | None = None,
+        from_time: Moment | None = None,
+        last_event_id: str | None = None,
+        on_notice: OnNotice | None = None,
+    ) -> TopicFollower:
+        """The messages of a topic as they are published: from now on, or from a sequence or a time.
+
+        Connects again after an interruption and continues after the last message: each is returned once, in order. `on_notice`
+        is called with a `TopicReady`, `TopicGap` or `TopicReset`; without it, gaps and resets are logged as warnings. Raises
+        TopicNotFound and other permanent errors.
+        """
+        patterns = [filter] if isinstance(filter, str) else list(filter)
+        query = {"filter": patterns or None, "fromSequence": from_sequence, "fromTime": moment(from_time)}
+        return TopicFollower(_path(topic, "/stream"), query, last_event_id, on_notice)
 
 
 def _range_query(

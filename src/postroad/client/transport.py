@@ -24,8 +24,7 @@ from postroad.client.problems import problem_of
 from postroad.kernel.errors import PostroadError, Unreachable
 
 if TYPE_CHECKING:
-    from postroad.api.streams import StreamMessage
-    from postroad.client.follower import Follower
+    from postroad.client.follower import LiveReader
 
 T = TypeVar("T")
 
@@ -280,7 +279,7 @@ class SyncTransport:
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
 
-    def follow(self, follower: "Follower") -> "Generator[StreamMessage, None, None]":
+    def follow(self, follower: "LiveReader[T]") -> "Generator[T, None, None]":
         while not follower.has_ended():
             try:
                 if follower.reads_events:
@@ -297,7 +296,7 @@ class SyncTransport:
             time.sleep(pause)
 
     @contextmanager
-    def _event_stream(self, follower: "Follower") -> Iterator[Iterator[bytes]]:
+    def _event_stream(self, follower: "LiveReader[Any]") -> Iterator[Iterator[bytes]]:
         call = follower.next_call()
         try:
             response = self._client.send(_stream_request(self._client, call, self.settings), stream=True)
@@ -383,7 +382,7 @@ class AsyncTransport:
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
 
-    async def follow(self, follower: "Follower") -> "AsyncGenerator[StreamMessage, None]":
+    async def follow(self, follower: "LiveReader[T]") -> "AsyncGenerator[T, None]":
         while not follower.has_ended():
             try:
                 if follower.reads_events:
@@ -402,7 +401,7 @@ class AsyncTransport:
             await self._sleep(pause)
 
     @asynccontextmanager
-    async def _event_stream(self, follower: "Follower") -> AsyncIterator[AsyncIterator[bytes]]:
+    async def _event_stream(self, follower: "LiveReader[Any]") -> AsyncIterator[AsyncIterator[bytes]]:
         call = follower.next_call()
         try:
             response = await self._client.send(_stream_request(self._client, call, self.settings), stream=True)

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from postroad.http.request import Request
@@ -10,7 +10,7 @@ from postroad.http.response import Response
 
 HEARTBEAT_SECONDS = 15.0
 _HEARTBEAT = b": beat\n\n"
-_HEADERS = [(b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
+_HEADERS = [(b"cache-control", b"no-store, no-transform"), (b"x-accel-buffering", b"no")]
 
 
 def frame(data: bytes, *, event: str | None = None, event_id: str | None = None) -> bytes:
@@ -19,33 +19,39 @@ def frame(data: bytes, *, event: str | None = None, event_id: str | None = None)
     return fields.encode() + b"".join([b"data: " + line + b"\n" for line in data.split(b"\n")]) + b"\n"
 
 
-def event_stream(request: Request, frames: AsyncIterator[bytes], *, heartbeat_seconds: float = HEARTBEAT_SECONDS) -> Response:
-    """A response that sends the frames, and heartbeats between them, until the process drains."""
-    return Response(
-        _until_draining(request.draining, frames, heartbeat_seconds), media=b"text/event-stream", headers=list(_HEADERS)
-    )
+def event_stream(
+    request: Request,
+    frames: AsyncIterator[bytes],
+    *,
+    ended: asyncio.Event | None = None,
+    heartbeat_seconds: float = HEARTBEAT_SECONDS,
+) -> Response:
+    """A response that sends the frames, and heartbeats between them, until the process drains or `ended` is set."""
+    ends = [request.draining] if ended is None else [request.draining, ended]
+    return Response(_until_ended(ends, frames, heartbeat_seconds), media=b"text/event-stream", headers=list(_HEADERS))
 
 
-async def _until_draining(
-    draining: asyncio.Event, frames: AsyncIterator[bytes], heartbeat_seconds: float
+async def _until_ended(
+    ends: Sequence[asyncio.Event], frames: AsyncIterator[bytes], heartbeat_seconds: float
 ) -> AsyncIterator[bytes]:
-    stopping: asyncio.Future[Any] = asyncio.ensure_future(draining.wait())
+    stopping = [asyncio.ensure_future(end.wait()) for end in ends]
     pending: asyncio.Future[Any] | None = None
     try:
         yield b"retry: 1000\n\n"
-        while not draining.is_set():
+        while not any(end.is_set() for end in ends):
             pending = pending or asyncio.ensure_future(anext(frames))
-            await asyncio.wait({pending, stopping}, timeout=heartbeat_seconds, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({pending, *stopping}, timeout=heartbeat_seconds, return_when=asyncio.FIRST_COMPLETED)
             if pending.done():
                 try:
                     yield pending.result()
                 except StopAsyncIteration:
                     return
                 pending = None
-            elif not draining.is_set():
+            elif not any(end.is_set() for end in ends):
                 yield _HEARTBEAT
     finally:
-        stopping.cancel()
+        for waiting in stopping:
+            waiting.cancel()
         if pending is not None:
             pending.cancel()
             with contextlib.suppress(asyncio.CancelledError, StopAsyncIteration):

@@ -46,6 +46,10 @@ def rfc3339(at_ms: int) -> str:
     return f"{_seconds_text(second)}.{millis:03d}Z"
 
 
+def epoch_ms(time: datetime | None) -> int | None:
+    return None if time is None else int(time.timestamp() * 1000)
+
+
 @lru_cache(maxsize=4096)
 def _seconds_text(second: int) -> str:
     """Cached: most calls are for few distinct seconds (now, the arrival of a message, the end of its lease)."""

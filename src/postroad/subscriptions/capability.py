@@ -21,6 +21,7 @@ from postroad.subscriptions.dead_letters import SubscriptionDeadLetterStore
 from postroad.subscriptions.dispatcher import Dispatcher
 from postroad.subscriptions.endpoints import Endpoints
 from postroad.subscriptions.events import EVENTS
+from postroad.subscriptions.live_routes import LiveSubscriptionRoutes
 from postroad.subscriptions.log_reader import LogReader
 from postroad.subscriptions.message_cache import MessageCache
 from postroad.subscriptions.progress_store import ProgressStore, progress_stream
@@ -135,7 +136,8 @@ class SubscriptionsCapability(Capability):
         tester = DeliveryTester(self._attempter, platform.clock)
         routes = SubscriptionRoutes(self.service, status, self._attempts, tester, self._replayer)
         dead_letters = SubscriptionDeadLetterRoutes(self.service, self._dead_letters, self._redriver, platform.audit)
-        return [*routes.table(), *dead_letters.table()]
+        live = LiveSubscriptionRoutes(self.service, self.table, topics.lifecycle, topics.live)
+        return [*routes.table(), *dead_letters.table(), *live.table()]
 
     def background_jobs(self) -> Sequence[BackgroundJob]:
         return (BackgroundJob(self.dispatcher.run, Role.DELIVERY),)

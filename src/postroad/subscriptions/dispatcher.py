@@ -129,7 +129,7 @@ class Dispatcher:
         if key in self._busy:
             return
         record, owned = self._table.get(key), self._owned.get(key)
-        topic = None if record is None else self._topic(record)
+        topic = None if record is None or record.is_read_live else self._topic(record)
         is_ours = record is not None and topic is not None and owner_of(record.id, members) == self._membership.name
         if owned is None:
             if is_ours and record is not None and topic is not None:

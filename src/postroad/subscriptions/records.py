@@ -85,6 +85,11 @@ class SubscriptionRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=Tr
         return f"subscription/{self.tenant}/{self.incarnation}"
 
     @property
+    def is_read_live(self) -> bool:
+        """True if clients read it, and nothing is delivered."""
+        return self.delivery_type is DeliveryType.SSE
+
+    @property
     def is_active(self) -> bool:
         return self.state is SubscriptionState.ACTIVE
 

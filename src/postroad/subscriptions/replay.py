@@ -14,6 +14,7 @@ from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import stream_info
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.context import RequestContext
+from postroad.kernel.errors import PreconditionFailed
 from postroad.kernel.json import invalid_field
 from postroad.subscriptions.progress_store import ProgressStore
 from postroad.subscriptions.records import ReplayRange, SubscriptionRecord, record_key
@@ -46,9 +47,11 @@ class Replayer:
     async def start(self, context: RequestContext, subscription: str, request: ReplayRequest) -> tuple[int, TaskRecord | None]:
         """The number of messages in the range that match the patterns, and the task; no task for a dry run.
 
-        Raises SubscriptionNotFound, BodyInvalid, PreconditionFailed if a replay of the subscription is active.
+        Raises SubscriptionNotFound, BodyInvalid, PreconditionFailed if a replay of the subscription is active or it is read live.
         """
         record = await self._subscriptions.find(context.caller, subscription)
+        if record.is_read_live:
+            raise PreconditionFailed("nothing is delivered for a subscription of the type sse; read it from a sequence instead")
         topic = await self._topics.find(context.tenant, record.topic)
         wanted = await self._range(topic, request)
         count = await self._reader.count(topic, record.patterns, wanted)

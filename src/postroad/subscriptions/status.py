@@ -12,7 +12,7 @@ from postroad.subscriptions.dead_letters import SubscriptionDeadLetterStore
 from postroad.subscriptions.delivery_cursor import CursorState
 from postroad.subscriptions.progress_store import ProgressStore
 from postroad.subscriptions.records import ProgressRecord, SubscriptionRecord
-from postroad.subscriptions.summary import summary
+from postroad.subscriptions.summary import live_summary, summary
 from postroad.topics.lifecycle import TopicLifecycle
 from postroad.topics.reading import SequenceRange, TopicReader
 from postroad.topics.records import TopicRecord
@@ -35,6 +35,8 @@ class StatusReader:
 
     async def read(self, record: SubscriptionRecord) -> SubscriptionStatus:
         """Raises TopicNotFound, EngineUnavailable."""
+        if record.is_read_live:
+            return _live_status(record)
         topic = await self._topics.find(record.tenant, record.topic)
         progress = (await self._progress.load(record)).record
         state = progress.cursor if progress is not None else CursorState(read_to=record.start_after)
@@ -71,6 +73,26 @@ class StatusReader:
             return None if entry is None else rfc3339(entry.at_ms)
         found = await self._reader.read(topic, record.patterns, SequenceRange(state.read_to + 1), limit=1)
         return rfc3339(found.messages[0].at_ms) if found.messages else None
+
+
+def _live_status(record: SubscriptionRecord) -> SubscriptionStatus:
+    """Clients keep their own positions: there is nothing to count."""
+    return SubscriptionStatus(
+        summary=live_summary(record),
+        lag=0,
+        oldest_undelivered_at=None,
+        open=0,
+        in_flight=0,
+        retrying=0,
+        dead=0,
+        delivered_count=0,
+        failed_count=0,
+        success_rate=None,
+        breaker="closed",
+        next_attempt_at=None,
+        last_error=None,
+        owner=None,
+    )
 
 
 def _success_rate(progress: ProgressRecord | None) -> float | None:

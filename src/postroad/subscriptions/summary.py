@@ -33,5 +33,11 @@ def summary(
     return "Everything is delivered." if not dead else f"Everything else is delivered; {_messages(dead)} are dead letters."
 
 
+def live_summary(record: SubscriptionRecord) -> str:
+    if record.state is SubscriptionState.PAUSED:
+        return "Paused; it cannot be read until it is resumed."
+    return f"Read live by clients, at /v1/subscriptions/{record.id}/stream; no progress is stored."
+
+
 def _messages(count: int) -> str:
     return "1 message" if count == 1 else f"{count} messages"

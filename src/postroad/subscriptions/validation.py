@@ -32,6 +32,7 @@ _PLAIN_FIELDS = (
     "ordering_key",
     "format",
 )
+_SELECTION_FIELDS = frozenset({"delivery_type", "name", "filter", "content_filter"})
 
 
 def patterns_of(given: tuple[str, ...] | str, path: str = "$.filter") -> tuple[str, ...]:
@@ -47,6 +48,8 @@ def patterns_of(given: tuple[str, ...] | str, path: str = "$.filter") -> tuple[s
 
 def check_new(new: NewSubscription) -> None:
     """Check fields that depend on each other. Raises BodyInvalid, FilterInvalid."""
+    if new.delivery_type is DeliveryType.SSE:
+        check_selection_only(new)
     check_target(new.delivery_type, new.url, new.queue)
     if new.delivery_type is DeliveryType.QUEUE and (new.secret is not None or new.headers):
         raise invalid_field("$.secret" if new.secret is not None else "$.headers", "is for `http_push` only")
@@ -61,11 +64,22 @@ def check_new(new: NewSubscription) -> None:
 
 def check_target(delivery_type: DeliveryType, url: str | None, queue: str | None) -> None:
     """Raises BodyInvalid unless exactly the target of the delivery type is given."""
-    is_push = delivery_type is DeliveryType.HTTP_PUSH
-    if (url is not None) != is_push:
+    if (url is not None) != (delivery_type is DeliveryType.HTTP_PUSH):
         raise invalid_field("$.url", "is required for `http_push`, and only for it")
-    if (queue is not None) == is_push:
+    if (queue is not None) != (delivery_type is DeliveryType.QUEUE):
         raise invalid_field("$.queue", "is required for `queue`, and only for it")
+
+
+def check_selection_only(given: NewSubscription | SubscriptionPatch) -> None:
+    """Raises BodyInvalid for a setting of deliveries: a subscription that clients read live only selects messages."""
+    fields = msgspec.structs.fields(type(given))
+    for one in fields:
+        if one.name not in _SELECTION_FIELDS and getattr(given, one.name) != _default(one):
+            raise invalid_field(f"$.{one.encode_name}", "is a setting of deliveries, and not for `sse`")
+
+
+def _default(field: msgspec.structs.FieldInfo) -> Any:
+    return field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
 
 
 def check_headers(headers: Mapping[str, str]) -> None:
@@ -77,6 +91,8 @@ def check_headers(headers: Mapping[str, str]) -> None:
 
 def patched(record: SubscriptionRecord, patch: SubscriptionPatch, now_ms: int) -> SubscriptionRecord:
     """The record with the changes, other than headers, which are encrypted. Raises BodyInvalid, FilterInvalid."""
+    if record.is_read_live:
+        check_selection_only(patch)
     changes: dict[str, Any] = {name: value for name in _PLAIN_FIELDS if (value := getattr(patch, name)) is not UNSET}
     if patch.filter is not UNSET:
         changes["patterns"] = patterns_of(patch.filter)

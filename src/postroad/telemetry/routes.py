@@ -24,6 +24,8 @@ from postroad.kernel.identity import Caller, Scope
 from postroad.kernel.matching import pattern, pattern_matches
 from postroad.telemetry.frames import STREAMS, frame_subject, unpack
 
+EventTails = SharedTails[Source, Entry]
+
 
 class EventVisibility:
     """Reads the type of a stored event, and decides whether a caller may see it.
@@ -62,7 +64,7 @@ class TelemetryRoutes:
 
     def __init__(self, connection: Connection, positions: PositionCipher) -> None:
         self._connection, self._position_cipher = connection, positions
-        self._tails = SharedTails(connection)
+        self._tails: EventTails = SharedTails(connection, lambda source: source, lambda _source: lambda entry: entry)
         self.visibility = EventVisibility()
 
     def table(self) -> Sequence[Route]:
@@ -123,7 +125,7 @@ def _source(stream: str, tenant: str) -> Source:
     return Source(stream, frame_subject(stream, tenant))
 
 
-async def _merged(tails: SharedTails, tenant: str, positions: dict[str, int]) -> AsyncIterator[tuple[str, Entry]]:
+async def _merged(tails: EventTails, tenant: str, positions: dict[str, int]) -> AsyncIterator[tuple[str, Entry]]:
     """The entries of all event streams, in the order of arrival."""
     ready: asyncio.Queue[tuple[str, Entry]] = asyncio.Queue(maxsize=64)
 

@@ -13,6 +13,8 @@ from postroad.queues.capability import QueuesCapability
 from postroad.telemetry.settings import TelemetrySettings
 from postroad.topics.events import EVENTS
 from postroad.topics.lifecycle import TOPICS_BUCKET, TopicLifecycle
+from postroad.topics.live import LiveTopics
+from postroad.topics.live_routes import LiveTopicRoutes
 from postroad.topics.message_routes import TopicMessageRoutes
 from postroad.topics.publishing import TopicPublisher
 from postroad.topics.reading import TopicReader
@@ -26,7 +28,7 @@ _RECOVER_SECONDS = 300.0
 
 
 class TopicsCapability(Capability):
-    """Other capabilities use `lifecycle` (look-ups, dependents, the end of a topic), `publisher` and `reader`."""
+    """Other capabilities use `lifecycle` (look-ups, dependents, the end of a topic), `publisher`, `reader` and `live`."""
 
     name = "topics"
     resources = (ResourceKind("topic", {"pattern": f"^{TOPIC.pattern}$", "description": "Name of the topic."}, ("T",)),)
@@ -62,6 +64,7 @@ class TopicsCapability(Capability):
             limits=MessageLimits(chosen.topic_headers_max, chosen.topic_headers_bytes_max),
         )
         self.reader = TopicReader(platform.connection, platform.outbox, platform.audit)
+        self.live = LiveTopics(platform.connection, self.lifecycle, self.reader)
         self.sampler = TopicSampler(
             platform.connection,
             self.table,
@@ -92,7 +95,7 @@ class TopicsCapability(Capability):
         batch_max = self.platform.settings.section(TopicsSettings).topic_batch_messages_max
         topics = TopicRoutes(self.lifecycle, self.reader)
         messages = TopicMessageRoutes(self.lifecycle, self.publisher, self.reader, batch_max=batch_max)
-        return [*topics.table(), *messages.table()]
+        return [*topics.table(), *messages.table(), *LiveTopicRoutes(self.lifecycle, self.live).table()]
 
     def background_jobs(self) -> Sequence[BackgroundJob]:
         return (

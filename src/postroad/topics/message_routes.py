@@ -1,7 +1,6 @@
 """HTTP routes of a topic's messages: publish, publish a batch, replay."""
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Annotated
 
 import msgspec
@@ -25,6 +24,7 @@ from postroad.http.problems import problem_of
 from postroad.http.request import Request
 from postroad.http.response import Response
 from postroad.http.routing import Route
+from postroad.kernel.clock import epoch_ms
 from postroad.kernel.errors import (
     EngineFull,
     EngineUnavailable,
@@ -139,8 +139,8 @@ class TopicMessageRoutes:
             record,
             from_sequence=query.from_sequence,
             to_sequence=query.to_sequence,
-            from_ms=_epoch_ms(query.from_time),
-            to_ms=_epoch_ms(query.to_time),
+            from_ms=epoch_ms(query.from_time),
+            to_ms=epoch_ms(query.to_time),
         )
         start = whole.start if query.cursor is None else _cursor_sequence(record, query.cursor)
         found = await self._reader.read(record, patterns, SequenceRange(start, max(start, whole.end)), limit=query.limit)
@@ -188,7 +188,3 @@ def _batch_item(outcome: PublishedTopicMessage | PostroadError) -> TopicBatchIte
         subject=outcome.subject,
         nats_subject=outcome.nats_subject,
     )
-
-
-def _epoch_ms(time: datetime | None) -> int | None:
-    return None if time is None else int(time.timestamp() * 1000)

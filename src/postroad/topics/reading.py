@@ -90,7 +90,8 @@ class TopicReader:
     async def sequence_at(self, record: TopicRecord, at_ms: int) -> int:
         """The sequence of the first message stored at or after a time; `END` if there is none."""
         page = await stream_reader.read_since(self._connection, record.stream, f"{record.subject}.>", at_ms, 1)
-        return page.entries[0].sequence if page.entries else END
+        # The engine takes a time after 2262 for one in the past.
+        return page.entries[0].sequence if page.entries and page.entries[0].at_ms >= at_ms else END
 
     async def count(self, record: TopicRecord, patterns: Sequence[str], wanted: SequenceRange) -> int:
         """The number of messages of the range that match one of the patterns. Raises InvalidParameter, EngineUnavailable."""

@@ -15,8 +15,10 @@ from postroad.cli.times import from_now, seconds
 def create_subscriptions(
     topic: Annotated[str, typer.Argument(help="Name of the topic.")],
     delivery_type: Annotated[
-        Literal["http_push", "queue"],
-        typer.Argument(help="Where messages go: an HTTP endpoint (`url`), or a `queue` of the tenant."),
+        Literal["http_push", "queue", "sse"],
+        typer.Argument(
+            help="Where messages go: an HTTP endpoint (`url`), a `queue` of the tenant, or clients that read it (`sse`)."
+        ),
     ],
     name: Annotated[str | None, typer.Option("--name", help="Unique in the topic: a repeated request creates nothing.")] = None,
     filter: Annotated[

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from postroad.client.generated.jwt_secrets import AsyncJwtSecrets, JwtSecrets
     from postroad.client.generated.pipeline import AsyncPipeline, Pipeline
     from postroad.client.generated.schedules import AsyncSchedules, Schedules
-    from postroad.client.generated.subscriptions import AsyncSubscriptions, Subscriptions
     from postroad.client.generated.tenants import AsyncTenants, Tenants
     from postroad.client.generated.tokens import AsyncTokens, Tokens
     from postroad.client.jobs import AsyncJobs, Jobs
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from postroad.client.sessions import AsyncSessions, Sessions
     from postroad.client.stream_subscriptions import AsyncStreamSubscriptions, StreamSubscriptions
     from postroad.client.streams import AsyncStreams, Streams
+    from postroad.client.subscriptions import AsyncSubscriptions, Subscriptions
     from postroad.client.tasks import AsyncTasks, Tasks
     from postroad.client.topics import AsyncTopics, Topics
     from postroad.client.transport import AsyncTransport, SyncTransport
@@ -97,7 +97,7 @@ class GeneratedNamespaces:
 
     @cached_property
     def subscriptions(self) -> "Subscriptions":
-        from postroad.client.generated.subscriptions import Subscriptions
+        from postroad.client.subscriptions import Subscriptions
 
         return Subscriptions(self._transport)
 
@@ -210,7 +210,7 @@ class AsyncGeneratedNamespaces:
 
     @cached_property
     def subscriptions(self) -> "AsyncSubscriptions":
-        from postroad.client.generated.subscriptions import AsyncSubscriptions
+        from postroad.client.subscriptions import AsyncSubscriptions
 
         return AsyncSubscriptions(self._transport)
 
