@@ -18,6 +18,8 @@ from tests.waiting import eventually
 ROUTES = [route for route in described_routes() if isinstance(route.scope, Scope)]
 _QUEUE = "/v1/queues/{queue}"
 _DATA = {
+    ("GET", "/v1/topics/{topic}/stream"),
+    ("GET", "/v1/subscriptions/{subscription}/stream"),
     ("POST", f"{_QUEUE}/messages"),
     ("POST", f"{_QUEUE}/messages/batch"),
     ("POST", f"{_QUEUE}/pull"),

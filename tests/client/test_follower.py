@@ -75,7 +75,9 @@ def test_events_do_not_depend_on_the_split_of_the_response(
 
 
 def test_an_event_without_data_is_ignored() -> None:
-    assert parse([b"retry: 1000\n\n: beat\n\nid: 7\nevent: control\ndata:{}\n\nevent: data\n\n"]) == [Event("control", b"{}")]
+    assert parse([b"retry: 1000\n\n: beat\n\nid: 7\nevent: control\ndata:{}\n\nevent: data\n\n"]) == [
+        Event("control", b"{}", "7")
+    ]
 
 
 def test_an_event_is_complete_after_a_single_cr() -> None:
