@@ -68,7 +68,9 @@ enabled = false
 
 [[operations]]
 include-operation-id = "watch_bucket"       # nor does this: tests/buckets/test_watching.py has it
+enabled = false
 
+[[operations]]
 include-operation-id = "follow_topic"       # likewise: tests/topics/test_live.py
 enabled = false
 
