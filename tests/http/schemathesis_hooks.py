@@ -96,6 +96,10 @@ _MEANING = (
     "has a control character, or a space at its start or end",
     "so many overlapping patterns cannot be counted",
     "a platform key has all scopes",
+    "it is not one of a list with this order",  # a cursor
+    "payloads cannot be archived yet",
+    "must be later than now and than the first delivery",
+    "send `percent`, `note` or both",
 )
 
 
