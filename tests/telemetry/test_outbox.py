@@ -52,6 +52,22 @@ async def test_a_commit_without_events_returns(outbox: Outbox) -> None:
     await outbox.drain()
 
 
+@pytest.mark.parametrize("has_begun", [True, False])
+async def test_a_drain_does_not_wait_for_events_whose_sending_was_cancelled(
+    tenant: Tenant, outbox: Outbox, has_begun: bool
+) -> None:
+    before = asyncio.all_tasks()
+    outbox.record(None, event(tenant.id, "a"))
+    [sending] = asyncio.all_tasks() - before
+    if has_begun:
+        await asyncio.sleep(0)
+    sending.cancel()
+    outbox.record(None, event(tenant.id, "b"))
+    await asyncio.gather(sending, return_exceptions=True)
+    async with asyncio.timeout(30):
+        await outbox.drain()
+
+
 async def test_many_commits_at_once_share_frames_and_keep_their_order(gateway: Gateway, tenant: Tenant, outbox: Outbox) -> None:
     names = [str(number) for number in range(500)]
     await asyncio.gather(*[outbox.commit(None, event(tenant.id, name)) for name in names])

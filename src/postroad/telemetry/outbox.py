@@ -175,9 +175,8 @@ class Outbox:
         return lines, waiters
 
     async def drain(self) -> None:
-        """Wait until all events are stored or dropped."""
-        while self._buffers:
-            tasks = [buffer.sending for buffer in self._buffers.values() if buffer.sending]
+        """Wait until all events are stored or dropped. Events whose sending was cancelled are not sent again."""
+        while tasks := [one.sending for one in self._buffers.values() if one.sending and not one.sending.done()]:
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
