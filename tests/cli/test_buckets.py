@@ -22,5 +22,7 @@ def test_values_are_put_read_listed_watched_and_removed(shell: Shell, name: str,
     shell.run("buckets", "remove", name, "a", "--if-revision", "1")
     assert "delete" in shell.run("buckets", "history", name, "a").stdout
     assert name in shell.run("buckets", "list").stdout
+    assert shell.run("buckets", "update", name, "--history", "5", "--json").json["settings"]["history"] == 5
+    assert shell.run("buckets", "show", name, "--json").json["settings"]["history"] == 5
     shell.run("buckets", "delete", name, "--yes")
     assert "Bucket not found" in shell.invoke("buckets", "show", name).stderr
