@@ -63,6 +63,7 @@ async def test_a_jwt_authenticates_a_user_of_the_tenant(gateway: Gateway, tenant
         "scopes": ["read", "write"],
         "allowedQueues": [],
         "allowedTopics": [],
+        "allowedBuckets": [],
         "allowedStreams": ["chat-1"],
         "expiresAt": stamp(given["exp"] * 1000).replace("+00:00", ".000Z"),
     }

@@ -236,7 +236,9 @@ class Asked:
         if request.url.path == "/v1/whoami":
             texts = {"credential": "key", "keyId": "x", "keyName": "x"}
             none = dict.fromkeys(("subject", "expiresAt"))
-            lists: dict[str, list[str]] = {name: [] for name in ("scopes", "allowedQueues", "allowedTopics", "allowedStreams")}
+            lists: dict[str, list[str]] = {
+                name: [] for name in ("scopes", "allowedQueues", "allowedTopics", "allowedBuckets", "allowedStreams")
+            }
             return httpx.Response(200, json={"tenant": "acme", "platform": False, **texts, **none, **lists})
         return httpx.Response(200, json={"sessionId": "me", "expiresAt": 1})
 

@@ -7,6 +7,7 @@ import pytest
 
 from postroad.container import Role
 from tests.gateway import Gateway, gateway_settings, running_gateway
+from tests.servers import Server
 from tests.subscriptions.receiver import receiving
 from tests.subscriptions.topic_client import TopicClient
 from tests.waiting import eventually
@@ -17,8 +18,8 @@ MESSAGES = 50
 
 
 @pytest.fixture
-async def node(engine_url: str) -> AsyncIterator[Gateway]:
-    async with running_gateway(gateway_settings(engine_url, outbound_allow="127.0.0.0/8"), Role.ALL) as running:
+async def node(own_server: Server) -> AsyncIterator[Gateway]:
+    async with running_gateway(gateway_settings(own_server.url, outbound_allow="127.0.0.0/8"), Role.ALL) as running:
         yield running
 
 

@@ -26,6 +26,7 @@ _STATE = {
 _MEANING = (
     "must have one of the forms",  # the resources are those of the route table, which grows
     "is in the past",
+    "is a setting of deliveries, and not for",
     "is required for `",  # the target of a delivery type
     "is required with `startFrom",
     "is for `http_push` only",

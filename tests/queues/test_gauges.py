@@ -11,6 +11,7 @@ from postroad.container import Role
 from postroad.queues.events import QueueSampled
 from postroad.queues.gauges import GAUGES, LEFT_OUT, QueueGauges, SamplePublisher
 from tests.gateway import Gateway, gateway_settings, running_gateway
+from tests.servers import Server
 from tests.waiting import eventually
 
 RULES = Path(__file__).parents[2] / "docs" / "prometheus" / "queue-alerts.yml"
@@ -31,8 +32,11 @@ async def scrape(gateway: Gateway) -> Series:
     return found
 
 
-async def test_every_process_reports_the_queues(engine_url: str, gateway: Gateway) -> None:
-    async with running_gateway(gateway_settings(engine_url, sample_seconds=1), Role.ALL) as node:
+async def test_every_process_reports_the_queues(own_server: Server) -> None:
+    async with (
+        running_gateway(gateway_settings(own_server.url, sample_seconds=1), Role.ALL) as node,
+        running_gateway(gateway_settings(own_server.url)) as gateway,
+    ):
         tenant = await node.tenant()
         queue = await tenant.queue("orders", expectedDrainSeconds=60)
         for number in range(4):

@@ -94,7 +94,10 @@ class Dispatcher:
         ]
         self._reconcile_soon(None)
         try:
-            await asyncio.gather(*jobs)
+            # Unlike `gather`, `wait` leaves the jobs running when it is cancelled: the registration ends after the release.
+            ended, _ = await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
+            for job in ended:
+                job.result()
         finally:
             for job in jobs[1:]:
                 job.cancel()
