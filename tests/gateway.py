@@ -3,12 +3,10 @@
 import asyncio
 import contextlib
 import socket
-import tempfile
 import uuid
 from collections.abc import AsyncIterator, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, TypeVar
 
 import aiohttp
@@ -28,11 +26,11 @@ from postroad.kernel.clock import Clock, now_ms
 from postroad.kernel.identity import ALL_SCOPES, Scope
 from postroad.settings import Secret, Settings
 from postroad.telemetry.frames import frame_subject, unpack
+from tests.scratch import scratch_folder
 from tests.waiting import eventually
 
 T = TypeVar("T")
 
-_SCRATCH = tempfile.TemporaryDirectory(prefix="postroad-tests-", ignore_cleanup_errors=True)
 
 PLATFORM_KEY = "the platform key of the tests, long enough"
 
@@ -221,7 +219,7 @@ def gateway_settings(engine_url: str, **changes: Any) -> Settings:
     events."""
     given = {"nats_url": Secret(engine_url), "platform_key": Secret(PLATFORM_KEY), "auth_failures_burst": 1_000_000}
     given |= {"sample_seconds": 3600, "requests_per_second_per_tenant_max": 0}
-    return Settings.of(**{**given, "data_dir": Path(tempfile.mkdtemp(prefix="postroad-tests-", dir=_SCRATCH.name)), **changes})
+    return Settings.of(**{**given, "data_dir": scratch_folder(), **changes})
 
 
 class _Server(Server):

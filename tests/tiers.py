@@ -6,7 +6,9 @@ Every test belongs to one tier: the one it is marked with, else the one that its
 import gc
 import os
 import re
+import shutil
 import sys
+import tempfile
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,25 @@ hypothesis.settings.register_profile("thorough", _patient, max_examples=2000)
 _profile = os.environ.get("HYPOTHESIS_PROFILE", "ci")
 hypothesis.settings.load_profile(_profile)
 IS_THOROUGH = _profile == "thorough"
+
+
+_MEMORY = Path("/dev/shm")
+_MEMORY_BYTES_MIN = 6 * 1024**3
+
+
+def use_memory_for_files() -> None:
+    """Keep temporary files in memory where there is room, unless `TMPDIR` is set.
+
+    Several workers share one disk: one test that writes much delays the fsync of every other test's engine by seconds.
+    """
+    if "TMPDIR" in os.environ or not os.access(_MEMORY, os.W_OK) or os.statvfs(_MEMORY).f_flag & os.ST_NOEXEC:
+        return
+    if shutil.disk_usage(_MEMORY).free >= _MEMORY_BYTES_MIN:
+        os.environ["TMPDIR"] = str(_MEMORY)
+        tempfile.tempdir = None  # ask the environment again
+
+
+use_memory_for_files()
 
 
 def examples(count: int) -> int:
