@@ -434,7 +434,7 @@ async def test_the_number_of_queues_of_a_tenant_is_limited(engine_url: str) -> N
         assert "2" in problem["detail"]
         (await tenant.client.post("/v1/queues/fourth/messages", {"payload": 1})).problem(403, "forbidden")
         assert (await tenant.client.put("/v1/queues/first", {"maxMessages": 1})).status == 200, "existing queues can change"
-        assert lifecycle_of(gateway)._locks == {}, "refusals leave nothing behind"
+        assert lifecycle_of(gateway)._streams._locks == {}, "refusals leave nothing behind"
         assert (await tenant.client.delete("/v1/queues/first")).status == 204
         await tenant.queue("third")
         await (await gateway.tenant()).queue("other-tenant")

@@ -388,7 +388,7 @@ async def test_the_number_of_topics_and_reserved_bytes_of_a_tenant_are_limited(e
         await make_topic(tenant, "second")
         assert "2" in (await tenant.client.put("/v1/topics/third", {})).problem(403, "forbidden")["detail"]
         (await tenant.client.put("/v1/topics/first", {"maxMessages": 1})).ok()
-        assert topics_of(gateway).lifecycle._locks == {}, "refusals leave nothing behind"
+        assert topics_of(gateway).lifecycle._streams._locks == {}, "refusals leave nothing behind"
         await make_topic(await gateway.tenant(), "other-tenant")
         admin = gateway.admin.with_headers(**{"X-Postroad-Tenant": tenant.id})
         (await admin.post("/v1/admin/settings", {"maxStorageBytes": 1_000_000})).ok()

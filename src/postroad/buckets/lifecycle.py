@@ -1,7 +1,5 @@
 """Bucket lifecycle: create, look up, update, list, delete."""
 
-import asyncio
-import random
 from collections.abc import Callable
 
 import msgspec
@@ -15,13 +13,13 @@ from postroad.governance.audit import Audit
 from postroad.governance.tenant_settings import TenantSettingsStore
 from postroad.jetstream.commit import Committers
 from postroad.jetstream.connection import Connection
-from postroad.jetstream.management import OptionIgnored, StreamSpec, ensure_stream
+from postroad.jetstream.management import StreamSpec, ensure_stream
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.jetstream.stream_lifecycle import INCARNATION, RecordState, StreamLifecycle
 from postroad.jetstream.tail import republish
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.context import RequestContext
-from postroad.kernel.errors import AlreadyExists, Conflict, EngineFull, EngineRefused, Forbidden, InvalidParameter
+from postroad.kernel.errors import AlreadyExists, EngineFull, EngineRefused, Forbidden, InvalidParameter
 from postroad.kernel.identity import Caller
 from postroad.kernel.ids import new_id
 from postroad.kernel.json import invalid_field
@@ -33,7 +31,6 @@ BUCKETS_BUCKET = "postroad_buckets"
 ANYWHERE = "auto"
 _SECOND = 1_000_000_000  # nanoseconds
 _DEDUPE_SECONDS = 60  # Postroad's own retries rely on it
-_ATTEMPTS_MAX = 10  # of a change that the engine does not report as made
 
 
 class BucketLifecycle:
@@ -54,7 +51,6 @@ class BucketLifecycle:
         self._replicas = replicas
         self.table = table
         self._streams = StreamLifecycle(connection, table, clock, ensure=self._ensure_stream, release=self._release)
-        self._locks: dict[str, asyncio.Lock] = {}
         self._known: dict[str, BucketRecord] = {}
         table.on_change(self._record_changed)
 
@@ -135,52 +131,32 @@ class BucketLifecycle:
         if bucket_name(name).startswith("_"):
             raise InvalidParameter("names that start with '_' are reserved")
         key = bucket_key(context.tenant, name)
-        wanted: list[BucketSettings] = []
+        wanted: BucketSettings | None = None
+
+        async def apply(known: BucketRecord | None) -> BucketRecord:
+            nonlocal wanted
+            if known is None and not may_create:
+                raise BucketNotFound(f"there is no bucket {name!r}")
+            before = None if known is None else known.settings
+            settings = make(before)
+            if known is not None and settings == before:
+                return known
+            self._check_settings(context.tenant, name, settings)
+            wanted = settings
+            if known is None:
+                return await self._create(key, context, name, settings)
+            return await self._update(key, context, known, settings)
+
         try:
-            async with self._locks.setdefault(key, asyncio.Lock()):
-                record, before = await self._create_or_change(key, context, name, make, wanted, may_create=may_create)
+            record, before = await self._streams.create_or_change(key, apply)
         except (EngineRefused, EngineFull) as refusal:
-            problem = _settings_problem(wanted[-1], refusal) if wanted else None
+            problem = None if wanted is None else _settings_problem(wanted, refusal)
             if problem is None:
                 raise
             raise problem from refusal
-        finally:
-            self._locks.pop(key, None)
         if record is not before:
             self._outbox.record(context, _changed_event(record, "created" if before is None else "updated"))
         return record, before is None
-
-    async def _create_or_change(
-        self,
-        key: str,
-        context: RequestContext,
-        name: str,
-        make: Callable[[BucketSettings | None], BucketSettings],
-        tried: list[BucketSettings],
-        *,
-        may_create: bool,
-    ) -> tuple[BucketRecord, BucketRecord | None]:
-        """The bucket now and before: the same object if it did not change, None if it is new. `tried` gets the new settings."""
-        attempts = 0
-        while True:
-            attempts += 1
-            known = await self._streams.await_ready(key)
-            if known is None and not may_create:
-                raise BucketNotFound(f"there is no bucket {name!r}")
-            settings = make(None if known is None else known.settings)
-            if known is not None and settings == known.settings:
-                return known, known
-            self._check_settings(context.tenant, name, settings)
-            tried.append(settings)
-            try:
-                if known is None:
-                    return await self._create(key, context, name, settings), None
-                return await self._update(key, context, known, settings), known
-            except (Conflict, OptionIgnored) as problem:  # another process changed the record or the stream: read it again
-                if isinstance(problem, OptionIgnored) and attempts >= _ATTEMPTS_MAX:
-                    raise
-                self.table.forget(key)
-                await asyncio.sleep(random.uniform(0.01, 0.05))  # noqa: S311  # not a secret
 
     def _check_settings(self, tenant: str, name: str, settings: BucketSettings) -> None:
         """Raises BodyInvalid for settings that cannot be put into effect."""
@@ -196,7 +172,6 @@ class BucketLifecycle:
                 )
 
     async def _create(self, key: str, context: RequestContext, name: str, settings: BucketSettings) -> BucketRecord:
-        """Raises Conflict if another process creates the bucket at the same time; then this call had no effect."""
         count, limit = self.table.count_under(f"{context.tenant}."), self._tenant_settings.of(context.tenant).max_buckets
         if count >= limit:
             raise Forbidden(f"the tenant has {count} buckets; {limit} is the limit")
@@ -211,19 +186,14 @@ class BucketLifecycle:
             created_at_ms=now,
             updated_at_ms=now,
         )
-        async with self._audit.change(context, "bucket.create", name, after=settings):
-            await self.table.create(key, record)
-        return await self._streams.create_stream(key, record)
+        return await self._streams.create(key, record, self._audit.change(context, "bucket.create", name, after=settings))
 
     async def _update(self, key: str, context: RequestContext, known: BucketRecord, settings: BucketSettings) -> BucketRecord:
         changed = msgspec.structs.replace(
             known, settings=settings, replicas=self._kept_replicas(settings), updated_at_ms=self._clock()
         )
-        revision = self.table.revision(key)
-        async with self._audit.change(context, "bucket.change", known.name, before=known.settings, after=settings):
-            await self._ensure_stream(changed)
-            await self.table.update(key, changed, revision)
-        return changed
+        audited = self._audit.change(context, "bucket.change", known.name, before=known.settings, after=settings)
+        return await self._streams.update(key, changed, audited)
 
     def _kept_replicas(self, settings: BucketSettings) -> int:
         return (settings.replicas or self._replicas) if self._connection.is_clustered else 1

@@ -1,4 +1,4 @@
-"""The lifecycle of a resource that has a record in the registry and a stream of its own: crash-safe creation and deletion.
+"""The lifecycle of a resource that has a record in the registry and a stream of its own: crash-safe creation, change, deletion.
 
 The record is authoritative and acts as a lock: the process that creates it creates the stream, the process that marks it as
 deleting deletes the stream, and all others wait. If a process dies before it is finished, the next process that needs the
@@ -6,14 +6,16 @@ resource, or the control role, recovers it.
 """
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from enum import StrEnum
 from typing import Generic, TypeVar
 
 import msgspec
 
 from postroad.jetstream.connection import Connection
-from postroad.jetstream.management import delete_stream, stream_info
+from postroad.jetstream.management import OptionIgnored, delete_stream, stream_info
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import Conflict, EngineFull, EngineRefused
@@ -21,6 +23,7 @@ from postroad.kernel.errors import Conflict, EngineFull, EngineRefused
 INCARNATION = "postroad.incarnation"  # metadata of the stream
 _RECOVER_SECONDS = 10.0  # how long a look-up waits for the process that works on the resource
 _STUCK_MS = 60_000
+_IGNORED_MAX = 10  # attempts of a change that the engine does not report as made
 
 
 class RecordState(StrEnum):
@@ -66,6 +69,7 @@ class StreamLifecycle(Generic[R]):
     ) -> None:
         self._connection, self._table, self._clock = connection, table, clock
         self._ensure, self._release = ensure, release
+        self._locks: dict[str, asyncio.Lock] = {}
 
     async def await_ready(self, key: str) -> R | None:
         """The record once no process works on its stream; None if there is none. Recovers an interrupted operation."""
@@ -80,16 +84,49 @@ class StreamLifecycle(Generic[R]):
             else:
                 await asyncio.sleep(0.02)
 
-    async def create_stream(self, key: str, record: R) -> R:
-        """Create the stream of a record that this process has just created, and mark it as ready.
+    async def create_or_change(self, key: str, apply: Callable[[R | None], Awaitable[R]]) -> tuple[R, R | None]:
+        """The record now and before: the same object if it did not change, None if it is new.
 
-        If the engine refuses the stream, the record is removed. Raises EngineRefused, EngineFull, EngineUnavailable, Conflict.
+        `apply` gets the present record, or None, and returns it as it is, or after `create` or `update`. It is repeated if
+        another process has changed the record or its stream at the same time. Raises what `apply` raises, except Conflict.
         """
+        attempts = 0
+        try:
+            async with self._locks.setdefault(key, asyncio.Lock()):
+                while True:
+                    attempts += 1
+                    known = await self.await_ready(key)
+                    try:
+                        return await apply(known), known
+                    except (Conflict, OptionIgnored) as problem:
+                        if isinstance(problem, OptionIgnored) and attempts >= _IGNORED_MAX:
+                            raise
+                        self._table.forget(key)
+                        await asyncio.sleep(random.uniform(0.01, 0.05))  # noqa: S311  # not a secret
+        finally:
+            self._locks.pop(key, None)
+
+    async def create(self, key: str, record: R, audited: AbstractAsyncContextManager[None]) -> R:
+        """Store the record, then create its stream and mark the record as ready.
+
+        If the engine refuses the stream, the record is removed. Raises Conflict if another process creates the resource at the
+        same time: then this call had no effect. Raises EngineRefused, EngineFull, EngineUnavailable.
+        """
+        async with audited:
+            await self._table.create(key, record)
         try:
             return await self._finish_creation(key, record)
         except (EngineRefused, EngineFull):  # will not succeed later: do not leave an unfinished resource behind
             await self._destroy(key, record)
             raise
+
+    async def update(self, key: str, record: R, audited: AbstractAsyncContextManager[None]) -> R:
+        """Change the stream, then the record. Raises Conflict if the record has changed since it was read, and like `create`."""
+        revision = self._table.revision(key)
+        async with audited:
+            await self._ensure(record)
+            await self._table.update(key, record, revision)
+        return record
 
     async def _finish_creation(self, key: str, record: R) -> R:
         """A leftover stream of an earlier resource with the same name is deleted first."""

@@ -1,6 +1,5 @@
 """Queue lifecycle: create, look up, update, pause, list, delete."""
 
-import asyncio
 from collections.abc import Callable, Iterator
 
 import msgspec
@@ -16,7 +15,7 @@ from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.jetstream.stream_lifecycle import INCARNATION, RecordState, StreamLifecycle
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.context import RequestContext
-from postroad.kernel.errors import Conflict, EngineRefused, Forbidden, InvalidParameter
+from postroad.kernel.errors import EngineRefused, Forbidden, InvalidParameter
 from postroad.kernel.identity import Caller
 from postroad.kernel.ids import new_id
 from postroad.kernel.json import invalid_field
@@ -48,7 +47,6 @@ class QueueLifecycle:
         self._connection, self._table, self._outbox, self._clock = connection, table, outbox, clock
         self._tenant_settings, self._audit = tenant_settings, audit
         self._dead_letters, self._schemas, self._replicas = dead_letters, schemas, replicas
-        self._locks: dict[str, asyncio.Lock] = {}
         self._streams = StreamLifecycle(connection, table, clock, ensure=self._ensure_streams, release=dead_letters.remove_queue)
 
     def cached(self, tenant: str, name: str) -> QueueRecord | None:
@@ -124,49 +122,24 @@ class QueueLifecycle:
         key = _key(context.tenant, name)
         wanted: StrictQueueSettings | None = None
 
-        def make_and_note(known: QueueRecord | None) -> StrictQueueSettings:
+        async def apply(known: QueueRecord | None) -> QueueRecord:
             nonlocal wanted
             wanted = make(known)
-            return wanted
+            if known is None:
+                return await self._create(key, context, name, wanted)
+            return known if wanted == known.settings else await self._update(key, context, known, wanted)
 
         try:
-            async with self._locks.setdefault(key, asyncio.Lock()):
-                record, before = await self._create_or_change(key, context, name, make_and_note)
+            record, before = await self._streams.create_or_change(key, apply)
         except EngineRefused as refusal:
             if wanted is not None and wanted.geo is not None:
                 raise invalid_field("$.geo", f"the engine cannot place the queue there: {refusal.detail}") from refusal
             if wanted is not None and wanted.replicas not in (None, 1):
                 raise invalid_field("$.replicas", f"the engine cannot keep so many copies: {refusal.detail}") from refusal
             raise
-        finally:
-            self._locks.pop(key, None)
         if record is not before:
             self._outbox.record(context, _changed_event(record, is_new=before is None))
         return record, before is None
-
-    async def _create_or_change(
-        self, key: str, context: RequestContext, name: str, make: Callable[[QueueRecord | None], StrictQueueSettings]
-    ) -> tuple[QueueRecord, QueueRecord | None]:
-        """The queue now and before: the same object if it did not change, None if it is new."""
-        while True:
-            known = await self._streams.await_ready(key)
-            try:
-                wanted = make(known)
-                if known is None:
-                    return await self._create(key, context, name, wanted), None
-                if wanted == known.settings:
-                    return known, known
-                changed = msgspec.structs.replace(
-                    known, settings=wanted, replicas=self._replicas_of(wanted), updated_at_ms=self._clock()
-                )
-                revision = self._table.revision(key)
-                async with self._audit.change(context, "queue.change", name, before=known.settings, after=wanted):
-                    await self._ensure_streams(changed)
-                    await self._table.update(key, changed, revision)
-                return changed, known
-            except Conflict:  # another process changed the record: read it again
-                self._table.forget(key)
-                await asyncio.sleep(0.01)
 
     def _replicas_of(self, settings: StrictQueueSettings) -> int:
         """The copies that the engine can keep: a single server keeps one, whatever was asked for."""
@@ -179,7 +152,6 @@ class QueueLifecycle:
         return msgspec.structs.replace(settings, visibility_timeout_ms=self._tenant_settings.of(tenant).visibility_timeout_ms)
 
     async def _create(self, key: str, context: RequestContext, name: str, settings: StrictQueueSettings) -> QueueRecord:
-        """Raises Conflict if another process creates the queue at the same time; then this call had no effect."""
         self._check_count(context.tenant)
         now = self._clock()
         record = QueueRecord(
@@ -193,9 +165,14 @@ class QueueLifecycle:
             created_at_ms=now,
             updated_at_ms=now,
         )
-        async with self._audit.change(context, "queue.create", name, after=settings):
-            await self._table.create(key, record)
-        return await self._streams.create_stream(key, record)
+        return await self._streams.create(key, record, self._audit.change(context, "queue.create", name, after=settings))
+
+    async def _update(self, key: str, context: RequestContext, known: QueueRecord, settings: StrictQueueSettings) -> QueueRecord:
+        changed = msgspec.structs.replace(
+            known, settings=settings, replicas=self._replicas_of(settings), updated_at_ms=self._clock()
+        )
+        audited = self._audit.change(context, "queue.change", known.name, before=known.settings, after=settings)
+        return await self._streams.update(key, changed, audited)
 
     def _check_count(self, tenant: str) -> None:
         count = self._table.count_under(f"{tenant}.")

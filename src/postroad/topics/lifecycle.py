@@ -1,7 +1,5 @@
 """Topic lifecycle: create, look up, update, list, delete."""
 
-import asyncio
-import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -13,14 +11,14 @@ from postroad.api.topics import StrictTopicSettings, TopicInUse, TopicNotFound, 
 from postroad.governance.audit import Audit
 from postroad.governance.tenant_settings import TenantSettingsStore
 from postroad.jetstream.connection import Connection
-from postroad.jetstream.management import OptionIgnored, StreamSpec, ensure_stream
+from postroad.jetstream.management import StreamSpec, ensure_stream
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.jetstream.storage_budget import StorageBudgets
 from postroad.jetstream.stream_lifecycle import INCARNATION, RecordState, StreamLifecycle
 from postroad.jetstream.tail import republish
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.context import RequestContext
-from postroad.kernel.errors import Conflict, EngineFull, EngineRefused, Forbidden, InvalidParameter
+from postroad.kernel.errors import EngineFull, EngineRefused, Forbidden, InvalidParameter
 from postroad.kernel.identity import Caller
 from postroad.kernel.ids import new_id
 from postroad.kernel.json import invalid_field
@@ -33,7 +31,6 @@ from postroad.topics.records import TopicRecord
 
 TOPICS_BUCKET = "postroad_topics"
 _MS = 1_000_000  # nanoseconds
-_ATTEMPTS_MAX = 10  # of a change that the engine does not report as made
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +65,6 @@ class TopicLifecycle:
         self._schemas, self._replicas = schemas, replicas
         self.table = table
         self._streams = StreamLifecycle(connection, table, clock, ensure=self._ensure_stream, release=self._remove_dependents)
-        self._locks: dict[str, asyncio.Lock] = {}
         self._dependents: list[Dependent] = []
         self._known: dict[str, TopicRecord] = {}
         self._end_listeners: list[Callable[[TopicRecord], None]] = []
@@ -174,52 +170,32 @@ class TopicLifecycle:
         if topic_name(name).startswith("_"):
             raise InvalidParameter("names that start with '_' are reserved")
         key = topic_key(context.tenant, name)
-        wanted: list[StrictTopicSettings] = []
+        wanted: StrictTopicSettings | None = None
+
+        async def apply(known: TopicRecord | None) -> TopicRecord:
+            nonlocal wanted
+            if known is None and not may_create:
+                raise TopicNotFound(f"there is no topic {name!r}")
+            before = None if known is None else known.settings
+            settings = make(before)
+            if known is not None and settings == before:
+                return known
+            await self._check_settings(context.tenant, name, settings, before)
+            wanted = settings
+            if known is None:
+                return await self._create(key, context, name, settings)
+            return await self._update(key, context, known, settings)
+
         try:
-            async with self._locks.setdefault(key, asyncio.Lock()):
-                record, before = await self._create_or_change(key, context, name, make, wanted, may_create=may_create)
+            record, before = await self._streams.create_or_change(key, apply)
         except (EngineRefused, EngineFull) as refusal:
-            problem = _settings_problem(wanted[-1], refusal) if wanted else None
+            problem = None if wanted is None else _settings_problem(wanted, refusal)
             if problem is None:
                 raise
             raise problem from refusal
-        finally:
-            self._locks.pop(key, None)
         if record is not before:
             self._outbox.record(context, _changed_event(record, "created" if before is None else "updated"))
         return record, before is None
-
-    async def _create_or_change(
-        self,
-        key: str,
-        context: RequestContext,
-        name: str,
-        make: Callable[[StrictTopicSettings | None], StrictTopicSettings],
-        tried: list[StrictTopicSettings],
-        *,
-        may_create: bool,
-    ) -> tuple[TopicRecord, TopicRecord | None]:
-        """The topic now and before: the same object if it did not change, None if it is new. `tried` gets the new settings."""
-        attempts = 0
-        while True:
-            attempts += 1
-            known = await self._streams.await_ready(key)
-            if known is None and not may_create:
-                raise TopicNotFound(f"there is no topic {name!r}")
-            settings = make(None if known is None else known.settings)
-            if known is not None and settings == known.settings:
-                return known, known
-            await self._check_settings(context.tenant, name, settings, None if known is None else known.settings)
-            tried.append(settings)
-            try:
-                if known is None:
-                    return await self._create(key, context, name, settings), None
-                return await self._update(key, context, known, settings), known
-            except (Conflict, OptionIgnored) as problem:  # another process changed the record or the stream: read it again
-                if isinstance(problem, OptionIgnored) and attempts >= _ATTEMPTS_MAX:
-                    raise
-                self.table.forget(key)
-                await asyncio.sleep(random.uniform(0.01, 0.05))  # noqa: S311  # not a secret
 
     async def _check_settings(
         self, tenant: str, name: str, settings: StrictTopicSettings, before: StrictTopicSettings | None
@@ -239,7 +215,6 @@ class TopicLifecycle:
                 )
 
     async def _create(self, key: str, context: RequestContext, name: str, settings: StrictTopicSettings) -> TopicRecord:
-        """Raises Conflict if another process creates the topic at the same time; then this call had no effect."""
         self._check_count(context.tenant)
         now = self._clock()
         record = TopicRecord(
@@ -252,19 +227,14 @@ class TopicLifecycle:
             created_at_ms=now,
             updated_at_ms=now,
         )
-        async with self._audit.change(context, "topic.create", name, after=settings):
-            await self.table.create(key, record)
-        return await self._streams.create_stream(key, record)
+        return await self._streams.create(key, record, self._audit.change(context, "topic.create", name, after=settings))
 
     async def _update(self, key: str, context: RequestContext, known: TopicRecord, settings: StrictTopicSettings) -> TopicRecord:
         changed = msgspec.structs.replace(
             known, settings=settings, replicas=self._kept_replicas(settings), updated_at_ms=self._clock()
         )
-        revision = self.table.revision(key)
-        async with self._audit.change(context, "topic.change", known.name, before=known.settings, after=settings):
-            await self._ensure_stream(changed)
-            await self.table.update(key, changed, revision)
-        return changed
+        audited = self._audit.change(context, "topic.change", known.name, before=known.settings, after=settings)
+        return await self._streams.update(key, changed, audited)
 
     def _check_count(self, tenant: str) -> None:
         count = self.table.count_under(f"{tenant}.")
