@@ -97,6 +97,32 @@ async def test_more_bytes_than_fit_into_one_batch_are_all_stored(connection: Con
     await _assert_stored_once(connection, name, messages, stored)
 
 
+async def test_few_bytes_of_single_messages_are_in_flight_at_a_time(
+    connection: Connection, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await make_stream(connection, name)
+    committer = committer_of(connection, name, CommitPolicy(single_bytes_in_flight_max=1000))
+    in_flight = 0
+    most = 0
+    send = Connection.send
+
+    def count(self: Connection, commands: bytes, *, is_urgent: bool = True) -> None:
+        nonlocal in_flight, most
+        in_flight += name.encode() in commands
+        most = max(most, in_flight)
+        send(self, commands, is_urgent=is_urgent)
+
+    async def append() -> None:
+        nonlocal in_flight
+        await committer.append(new_message(f"{name}.a", b"x" * 400))
+        in_flight -= 1
+
+    monkeypatch.setattr(Connection, "send", count)
+    await asyncio.gather(*[append() for _ in range(10)])
+    assert most <= 3  # two, and one whose caller has not run yet
+    assert len(await entries_of(connection, name)) == 10
+
+
 async def test_a_process_has_one_committer_per_stream(committers: Committers, name: str) -> None:
     assert committers.of(name) is committers.of(name) is not committers.of(name + "-other")
     first = committers.of(name)

@@ -55,6 +55,7 @@ class CommitPolicy:
     batch_min_pending: int = 16
     batch_messages_max: int = 1000
     batch_bytes_max: int = 4 * 1024 * 1024
+    single_bytes_in_flight_max: int = 256 * 1024  # no further single message is sent from here on
     attempt_seconds: float = 3.0
     deadline_seconds: float = 10.0
 

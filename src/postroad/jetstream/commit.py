@@ -73,6 +73,7 @@ class Committer:
         self._queue: WriteQueue[_PendingWrite] = WriteQueue(policy)
         self._singles: dict[str, tuple[_PendingWrite, float]] = {}  # by reply subject, with the end of the attempt
         self._singles_in_flight = 0  # those in `_singles`, and those that a task retries
+        self._single_bytes_in_flight = 0
         self._has_timer = False
         self._is_batch_in_flight = False
         self._is_send_scheduled = False
@@ -150,9 +151,22 @@ class Committer:
             self._is_batch_in_flight = True
             self._start(self._store_batch(batch))
             return
-        while len(self._queue) and self._singles_in_flight < self._policy.batch_min_pending:
+        while len(self._queue) and self._may_send_single():
+            write = self._queue.next_single()
             self._singles_in_flight += 1
-            self._send_single(self._queue.next_single())
+            self._single_bytes_in_flight += write.size
+            self._send_single(write)
+
+    def _may_send_single(self) -> bool:
+        """Bytes are bounded too: messages to other streams wait behind them in the socket and on the disk."""
+        policy = self._policy
+        return (
+            self._singles_in_flight < policy.batch_min_pending and self._single_bytes_in_flight < policy.single_bytes_in_flight_max
+        )
+
+    def _end_single(self, write: _PendingWrite) -> None:
+        self._singles_in_flight -= 1
+        self._single_bytes_in_flight -= write.size
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -192,7 +206,7 @@ class Committer:
         except PostroadError as error:
             outcome = error
         self._resolve(write, outcome)
-        self._singles_in_flight -= 1
+        self._end_single(write)
         if len(self._queue):
             self._schedule_send()
 
@@ -228,7 +242,7 @@ class Committer:
                 return
             await self._send_until_acknowledged([write])
         finally:
-            self._singles_in_flight -= 1
+            self._end_single(write)
             self._schedule_send()
 
     # Batches, and retries of both kinds
