@@ -161,7 +161,8 @@ class Committer:
         """Bytes are bounded too: messages to other streams wait behind them in the socket and on the disk."""
         policy = self._policy
         return (
-            self._singles_in_flight < policy.batch_min_pending and self._single_bytes_in_flight < policy.single_bytes_in_flight_max
+            self._singles_in_flight < policy.batch_min_pending
+            and self._single_bytes_in_flight < policy.single_bytes_in_flight_max
         )
 
     def _end_single(self, write: _PendingWrite) -> None:
