@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from postroad.api.problems import Problem
-from postroad.api.queues import Acked, ExtendedItem, ExtendedMany, ReceiptResult
+from postroad.api.receipts import Acked, ExtendedItem, ExtendedMany, ReceiptResult
 from postroad.client import Message
 from postroad.client.errors import EngineUnavailable, QueueNotFound, Unauthenticated
 from postroad.client.worker.acker import Acker

@@ -12,7 +12,7 @@ from postroad.cli.table import Column
 from postroad.cli.times import Since, Until, ago
 
 if TYPE_CHECKING:
-    from postroad.api.queues import ExtendedItem, ReceiptResult
+    from postroad.api.receipts import ExtendedItem, ReceiptResult
     from postroad.client import Message, PeekedMessage
 
 Receipts = Annotated[list[str], typer.Argument(help="Receipts printed by `pull`.")]

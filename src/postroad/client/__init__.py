@@ -34,10 +34,8 @@ if TYPE_CHECKING:
     from postroad.api.jobs import Job, JobsProgress, JobStatus
     from postroad.api.problems import Problem
     from postroad.api.queues import (
-        Acked,
         BatchItem,
         BatchResult,
-        Extended,
         Message,
         PeekedMessage,
         Published,
@@ -46,6 +44,7 @@ if TYPE_CHECKING:
         QueueSettings,
         QueueStats,
     )
+    from postroad.api.receipts import Acked, Extended
     from postroad.api.reports.backlog import BacklogRow
     from postroad.api.reports.dead_letters import DeadLettersRow
     from postroad.api.reports.health import HealthRow
@@ -171,6 +170,7 @@ _MODULES = (
     "postroad.api.jobs",
     "postroad.api.problems",
     "postroad.api.queues",
+    "postroad.api.receipts",
     "postroad.api.reports.backlog",
     "postroad.api.reports.dead_letters",
     "postroad.api.reports.health",

@@ -4,19 +4,8 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from postroad.api.queues import (
-    Acked,
-    BatchResult,
-    Extended,
-    ExtendedItem,
-    ExtendedMany,
-    Message,
-    NackAction,
-    PeekPage,
-    ProgressReported,
-    Published,
-    Pulled,
-)
+from postroad.api.queues import BatchResult, Message, PeekPage, Published, Pulled
+from postroad.api.receipts import Acked, Extended, ExtendedItem, ExtendedMany, NackAction, ProgressReported
 from postroad.client.calls import AsyncNamespace, Call, SyncNamespace, operation
 from postroad.client.dead_letters import AsyncDeadLetters, DeadLetters
 from postroad.client.encoding import Moment, given, moment, segment

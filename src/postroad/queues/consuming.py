@@ -1,86 +1,35 @@
-"""Leases of messages: pull, ack, nack, extend. Delivery is at least once."""
+"""Pulling: deliveries become leases. Delivery is at least once."""
 
 import asyncio
-from collections.abc import Sequence, Set
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 
 import structlog
 
-from postroad.api.queues import (
-    AlreadySettled,
-    JobWasCancelled,
-    LeaseExpired,
-    Message,
-    NackRequest,
-    QueueNotFound,
-    ReceiptInvalid,
-)
-from postroad.crypto.signing import SignatureInvalid, Signer
-from postroad.jetstream import stream_reader
-from postroad.jetstream.connection import Connection
+from postroad.api.queues import Message
 from postroad.jetstream.deliveries import ACK, Acknowledgement, Delivery, DeliveryRef, nak
-from postroad.jetstream.management import consumer_state
-from postroad.jetstream.pull_consumer import PullConsumer
-from postroad.jetstream.replicated_table import ReplicatedTable
-from postroad.jetstream.stream_lifecycle import RecordState
-from postroad.jetstream.stream_reader import Entry
-from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.context import RequestContext
-from postroad.kernel.errors import PostroadError
 from postroad.queues import job_events, metrics
-from postroad.queues.cancelled_messages import CancelledMessages
-from postroad.queues.dead_letters import DeadLetters
 from postroad.queues.events import JobEvent
-from postroad.queues.lease_log import LeaseLog
+from postroad.queues.lease_operations import LeaseOperations, transition_of
 from postroad.queues.lease_states import Step, Transition
-from postroad.queues.lifecycle import QueueLifecycle
 from postroad.queues.records import (
     MAX_ATTEMPTS_REACHED,
     QueueRecord,
     Receipt,
     StoredMessage,
-    decode_message,
     message_of,
     read_message,
 )
-from postroad.queues.rules import is_last_attempt, retry_delay_ms
-from postroad.queues.throughput import Throughput
-from postroad.telemetry.outbox import Outbox
+from postroad.queues.rules import is_last_attempt
 
-REJECTED = "rejected by the consumer"
 _UNREADABLE_RETRY_MS = 3_600_000
-_NACK_STEPS = {"retry": Step.RETRIED, "requeue": Step.REQUEUED, "dlq": Step.DEAD_LETTERED}
-_SETTLED_BY = {Step.RETRIED: "nack `retry`", Step.REQUEUED: "nack `requeue`", Step.DEAD_LETTERED: "nack `dlq`"}
 _SLICE_BYTES_MAX = 256 * 1024  # of payloads that are decoded without a pause
 
 log = structlog.get_logger("postroad.queues")
 
 
-@dataclass(frozen=True, slots=True)
-class ExtendedLease:
-    receipt_id: str
-    deadline_ms: int
-
-
-class Consumer:
-    def __init__(
-        self,
-        connection: Connection,
-        lifecycle: QueueLifecycle,
-        table: ReplicatedTable[QueueRecord],
-        dead_letters: DeadLetters,
-        cancelled: CancelledMessages,
-        lease_log: LeaseLog,
-        outbox: Outbox,
-        signer: Signer,
-        throughput: Throughput,
-        clock: Clock,
-    ) -> None:
-        self._connection, self._lifecycle, self._dead_letters, self._outbox = connection, lifecycle, dead_letters, outbox
-        self._cancelled, self._lease_log = cancelled, lease_log
-        self._signer, self._throughput, self._clock = signer, throughput, clock
-        self._pull_consumers: dict[str, PullConsumer] = {}
-        table.on_change(self._queue_changed)
+class Consumer(LeaseOperations):
+    """Pulls messages, and ends or extends their leases."""
 
     async def pull(
         self, context: RequestContext, queue: str, *, count: int, visibility_timeout_ms: int | None, wait_ms: int
@@ -126,9 +75,9 @@ class Consumer:
             if stored is None or not (has_consumer_lease and one.is_leased(loop_now)):
                 leases.append((one.ref, nak(visibility_timeout_ms if stored else _UNREADABLE_RETRY_MS)))
             if stored is None:
-                transitions.append(_transition(one.ref, Step.RETRIED, now, now + _UNREADABLE_RETRY_MS))
+                transitions.append(transition_of(one.ref, Step.RETRIED, now, now + _UNREADABLE_RETRY_MS))
             else:
-                transitions.append(_transition(one.ref, Step.LEASED, now, now + visibility_timeout_ms))
+                transitions.append(transition_of(one.ref, Step.LEASED, now, now + visibility_timeout_ms))
                 receipt = _receipt(one.ref, stored, now, now + visibility_timeout_ms)
                 messages.append(message_of(stored, one.ref.attempt, self._signer.sign(record.owner, receipt.to_bytes())))
                 if receipt.attempt == 1:
@@ -140,15 +89,11 @@ class Consumer:
         metrics.leased.add(context.tenant, len(messages))
         if expired:
             await self._pull_consumer(record).acknowledge(expired)
-            self._lease_log.record(record, [_transition(ref, Step.ACKED, now) for ref, _ in expired])
+            self._lease_log.record(record, [transition_of(ref, Step.ACKED, now) for ref, _ in expired])
         for delivery, stored in exhausted:
             await self._dead_letter(record, context, delivery, stored, delivery.attempt - 1, MAX_ATTEMPTS_REACHED)
-            self._lease_log.record(record, [_transition(delivery, Step.ACKED, now)])
+            self._lease_log.record(record, [transition_of(delivery, Step.ACKED, now)])
         return messages
-
-    def waiting_pulls(self) -> dict[str, int]:
-        """Pulls of this process that wait for a message, by stream."""
-        return {stream: waiting for stream, one in self._pull_consumers.items() if (waiting := one.waiting)}
 
     async def _let_others_run(self, record: QueueRecord, deliveries: Sequence[Delivery]) -> None:
         """If the caller is cancelled meanwhile, its deliveries return to the queue."""
@@ -157,243 +102,6 @@ class Consumer:
         except asyncio.CancelledError:
             await self._pull_consumer(record).release([delivery.ref for delivery in deliveries])
             raise
-
-    async def _dead_letter(
-        self,
-        record: QueueRecord,
-        context: RequestContext,
-        delivery: DeliveryRef,
-        stored: StoredMessage,
-        attempts: int,
-        reason: str,
-        last_error: str | None = None,
-    ) -> None:
-        """Store the dead letter, then delete the message: a crash in between only repeats the operation."""
-        letter = await self._dead_letters.store(record, stored, delivery.stream_sequence, attempts, reason, last_error)
-        await self._pull_consumer(record).acknowledge([(delivery, ACK)])
-        metrics.dead.add(record.tenant)
-        await self._outbox.commit(context, job_events.dead(record, stored, letter))
-
-    def _pull_consumer(self, record: QueueRecord) -> PullConsumer:
-        found = self._pull_consumers.get(record.stream)
-        if found is None or found.consumer != record.consumer:
-            found = self._pull_consumers[record.stream] = PullConsumer(self._connection, record.stream, record.consumer)
-        found.is_limited = record.settings.max_in_flight > 0
-        return found
-
-    async def ack(self, context: RequestContext, queue: str, receipt_ids: Sequence[str]) -> list[PostroadError | None]:
-        """Return once none of the messages can be delivered again; the error of each invalid receipt. Idempotent.
-
-        Raises QueueNotFound, EngineUnavailable.
-        """
-        record, receipts = await self._verify(context, queue, receipt_ids, Step.ACKED)
-        valid = [receipt for receipt in receipts if isinstance(receipt, Receipt)]
-        await self._pull_consumer(record).acknowledge([(_delivery(receipt), ACK) for receipt in valid])
-        now = self._clock()
-        self._lease_log.record(record, [_transition(receipt, Step.ACKED, now) for receipt in valid])
-        await self._outbox.commit(context, *(job_events.done(record, receipt, now) for receipt in valid))
-        metrics.acked.add(context.tenant, len(valid))
-        self._throughput.add_completed(record.stream, len(valid))
-        return [receipt if isinstance(receipt, PostroadError) else None for receipt in receipts]
-
-    async def nack(
-        self, context: RequestContext, queue: str, receipt_ids: Sequence[str], request: NackRequest
-    ) -> list[PostroadError | None]:
-        """Requeue, retry or dead-letter the messages; the error of each invalid receipt. Idempotent.
-
-        A retry after the last attempt dead-letters the message. Raises QueueNotFound, EngineUnavailable.
-        """
-        step = _NACK_STEPS[request.action]
-        record, receipts = await self._verify(context, queue, receipt_ids, step)
-        outcomes = [receipt if isinstance(receipt, PostroadError) else None for receipt in receipts]
-        valid = [(index, receipt) for index, receipt in enumerate(receipts) if isinstance(receipt, Receipt)]
-        entries = await self._stored(record, [receipt for _, receipt in valid])
-        redelivered, transitions = [], []
-        for (index, receipt), entry in zip(valid, entries, strict=True):
-            if _is_final(record, receipt, request):
-                outcomes[index] = await self._reject(record, context, receipt, entry, request)
-                if outcomes[index] is None:
-                    transitions.append(_transition(receipt, step, now := self._clock(), now, receipt.deadline_ms))
-            elif entry is None:
-                outcomes[index] = _gone(receipt)
-            else:
-                redelivered.append(receipt)
-        if redelivered:
-            delays = await self._redeliver(record, context, redelivered, request)
-            now = self._clock()
-            transitions += [
-                _transition(receipt, step, now, now + delay, receipt.deadline_ms)
-                for receipt, delay in zip(redelivered, delays, strict=True)
-            ]
-        await self._lease_log.commit(record, transitions)
-        return outcomes
-
-    async def _stored(self, record: QueueRecord, receipts: Sequence[Receipt]) -> list[Entry | None]:
-        """The messages of the receipts; None for each that is not in the queue any more."""
-        entries = await asyncio.gather(
-            *(stream_reader.at(self._connection, record.stream, one.stream_sequence) for one in receipts)
-        )
-        return [
-            entry if entry is not None and entry.at_ms == receipt.stored_at_ns // 1_000_000 else None
-            for receipt, entry in zip(receipts, entries, strict=True)
-        ]
-
-    async def _reject(
-        self, record: QueueRecord, context: RequestContext, receipt: Receipt, entry: Entry | None, request: NackRequest
-    ) -> PostroadError | None:
-        if entry is None:  # dead-lettered before, by a request without a response, or gone in another way
-            is_dead = await self._dead_letters.has(record, receipt.message_id)
-            return None if is_dead else _gone(receipt)
-        stored = decode_message(entry.payload)
-        reason = (request.reason or REJECTED) if request.action == "dlq" else MAX_ATTEMPTS_REACHED
-        await self._dead_letter(record, context, _delivery(receipt), stored, receipt.attempt, reason, request.reason or None)
-        self._throughput.add_completed(record.stream, 1)
-        return None
-
-    async def _redeliver(
-        self, record: QueueRecord, context: RequestContext, receipts: Sequence[Receipt], request: NackRequest
-    ) -> list[int]:
-        """Return the messages to the queue; the delay of each."""
-        reason = request.reason or None
-        if reason is not None:
-            await asyncio.gather(*(self._dead_letters.record_failure(record, one.message_id, reason) for one in receipts))
-        delays = [_delay_ms(record, one, request) for one in receipts]
-        naks = [(_delivery(one), nak(delay)) for one, delay in zip(receipts, delays, strict=True)]
-        await self._pull_consumer(record).acknowledge(naks)
-        now = self._clock()
-        metrics.nacked.add(context.tenant, len(receipts))
-        is_retry = request.action == "retry"
-        events = [
-            job_events.retried(record, one, now, now + delay, reason)
-            if is_retry
-            else job_events.requeued(record, one, now, reason)
-            for one, delay in zip(receipts, delays, strict=True)
-        ]
-        await self._outbox.commit(context, *events)
-        return delays
-
-    async def redeliver_now(self, record: QueueRecord, entry: Entry, attempt: int) -> None:
-        """Deliver a message at once that waits for its next attempt. Raises EngineUnavailable, QueueNotFound."""
-        state = await consumer_state(self._connection, record.stream, record.consumer)
-        if state is None:
-            raise QueueNotFound(f"the queue {record.name!r} is being deleted")
-        # The server identifies the delivery by the message, and accepts the number of any later delivery.
-        ref = DeliveryRef(entry.sequence, state.delivered.consumer_seq, max(1, attempt), entry.at_ms * 1_000_000)
-        await self._pull_consumer(record).acknowledge([(ref, nak(0))])
-        now = self._clock()
-        await self._lease_log.commit(record, [Transition(entry.sequence, max(1, attempt), Step.PROMOTED, now, now)])
-
-    def forget(self, record: QueueRecord, sequence: int, attempt: int) -> None:
-        """Count a message as gone that was deleted from the queue."""
-        self._lease_log.record(record, [Transition(sequence, max(1, attempt), Step.ACKED, self._clock())])
-
-    async def extend(
-        self, context: RequestContext, queue: str, receipt_ids: Sequence[str], visibility_timeout_ms: int
-    ) -> list[ExtendedLease | PostroadError]:
-        """Extend the leases to `visibility_timeout_ms` from now; a new receipt, or the error, for each receipt.
-
-        The old receipt stays valid until its own deadline, or until the new one if that is earlier.
-        Raises QueueNotFound, EngineUnavailable.
-        """
-        record, receipts = await self._verify(context, queue, receipt_ids, Step.EXTENDED)
-        verified = [receipt for receipt in receipts if isinstance(receipt, Receipt)]
-        present = {
-            receipt for receipt, entry in zip(verified, await self._stored(record, verified), strict=True) if entry is not None
-        }
-        now = self._clock()
-        deadline = now + visibility_timeout_ms
-        await self._pull_consumer(record).acknowledge([(_delivery(one), nak(visibility_timeout_ms)) for one in present])
-        await self._record_extensions(record, present, now, deadline)
-        self._outbox.record(context, *(job_events.extended(record, receipt, now, deadline) for receipt in present))
-        extended: list[ExtendedLease | PostroadError] = []
-        for receipt in receipts:
-            if not isinstance(receipt, Receipt):
-                extended.append(receipt or ReceiptInvalid("this is not a receipt of this queue"))
-            elif receipt not in present:
-                extended.append(await self._gone(record, receipt))
-            else:
-                signed = self._signer.sign(record.owner, replace(receipt, deadline_ms=deadline).to_bytes())
-                extended.append(ExtendedLease(signed, deadline))
-        return extended
-
-    async def held_lease(self, context: RequestContext, queue: str, receipt_id: str) -> tuple[QueueRecord, Receipt]:
-        """The queue and the lease of a receipt, while the lease lasts and the message is there.
-
-        Raises QueueNotFound, ReceiptInvalid, LeaseExpired, AlreadySettled, JobWasCancelled, EngineUnavailable.
-        """
-        record, [receipt] = await self._verify(context, queue, [receipt_id], Step.EXTENDED)
-        if not isinstance(receipt, Receipt):
-            raise receipt or ReceiptInvalid("this is not a receipt of this queue")
-        if await self._stored(record, [receipt]) == [None]:
-            raise await self._gone(record, receipt)
-        return record, receipt
-
-    async def _gone(self, record: QueueRecord, receipt: Receipt) -> PostroadError:
-        """The error for a receipt whose message is not in the queue any more."""
-        cancelled = await self._cancelled.find(record, receipt.message_id)
-        if cancelled is not None and cancelled.letter.cancelled_at >= receipt.leased_at_ms:
-            return JobWasCancelled(f"the job was cancelled at {rfc3339(cancelled.letter.cancelled_at)}")
-        return _gone(receipt)
-
-    async def _record_extensions(self, record: QueueRecord, receipts: Set[Receipt], now: int, deadline: int) -> None:
-        """A lease that ends before the deadline of an earlier receipt must end for that receipt, too, on every worker."""
-        extended, shortened = [], []
-        for one in receipts:
-            known = self._lease_log.nack_of(record, one.stream_sequence, one.attempt)
-            if deadline < one.deadline_ms or known is not None:
-                latest = max(one.deadline_ms, known.receipt_until_ms if known else 0)
-                shortened.append(_transition(one, Step.SHORTENED, now, deadline, latest))
-            else:
-                extended.append(_transition(one, Step.EXTENDED, now, deadline))
-        self._lease_log.record(record, extended)
-        if shortened:
-            await self._lease_log.commit(record, shortened)
-
-    async def _verify(
-        self, context: RequestContext, queue: str, receipt_ids: Sequence[str], step: Step
-    ) -> tuple[QueueRecord, list[Receipt | PostroadError | None]]:
-        """The receipts of a request for `step`: None for each for which that was done before, or its error."""
-        record = self._lifecycle.cached(context.tenant, queue) or await self._lifecycle.find(context.tenant, queue)
-        return record, [self._verify_receipt(record, receipt_id, step) for receipt_id in receipt_ids]
-
-    def _verify_receipt(self, record: QueueRecord, receipt_id: str, step: Step) -> Receipt | PostroadError | None:
-        try:
-            receipt = Receipt.from_bytes(self._signer.verify(record.owner, receipt_id))
-        except (SignatureInvalid, ValueError):
-            return ReceiptInvalid("this is not a receipt of this queue")
-        deadline = receipt.deadline_ms
-        leases = self._lease_log.queue(record)
-        nacked = None if leases is None else leases.nack_of(receipt.stream_sequence, receipt.attempt)
-        if nacked is not None and nacked.step == Step.SHORTENED:
-            deadline = min(deadline, nacked.until_ms)
-        if self._clock() > deadline:
-            return LeaseExpired(f"the lease ended at {rfc3339(deadline)}")
-        if nacked is not None and nacked.step != Step.SHORTENED:
-            if nacked.step == step:
-                return None
-            return AlreadySettled(f"the lease was ended with {_SETTLED_BY[Step(nacked.step)]} at {rfc3339(nacked.at_ms)}")
-        if leases is not None and leases.is_delivered_again(receipt.stream_sequence, receipt.attempt):
-            return LeaseExpired("the message was delivered again")
-        return receipt
-
-    def _queue_changed(self, key: str, record: QueueRecord | None) -> None:
-        """Fail the waiting pulls of a deleted queue."""
-        if record is not None and record.state is not RecordState.DELETING:
-            return
-        tenant, _, token = key.partition(".")
-        pull_consumer = self._pull_consumers.pop(f"Q_{tenant}__{token}", None)
-        if pull_consumer is not None:
-            pull_consumer.close(QueueNotFound("the queue was deleted"))
-
-
-def _is_final(record: QueueRecord, receipt: Receipt, request: NackRequest) -> bool:
-    return request.action == "dlq" or (request.action == "retry" and is_last_attempt(record.settings, receipt.attempt))
-
-
-def _delay_ms(record: QueueRecord, receipt: Receipt, request: NackRequest) -> int:
-    if request.delay_ms is not None:
-        return request.delay_ms
-    return retry_delay_ms(record.settings, receipt.attempt) if request.action == "retry" else 0
 
 
 def _readable(delivery: Delivery, record: QueueRecord) -> StoredMessage | None:
@@ -416,17 +124,3 @@ def _receipt(delivery: DeliveryRef, stored: StoredMessage, leased_at_ms: int, de
         message_id=stored.id,
         job_id=stored.job,
     )
-
-
-def _transition(
-    delivery: DeliveryRef | Receipt, step: Step, at_ms: int, until_ms: int = 0, receipt_until_ms: int = 0
-) -> Transition:
-    return Transition(delivery.stream_sequence, delivery.attempt, step, at_ms, until_ms, receipt_until_ms)
-
-
-def _gone(receipt: Receipt) -> AlreadySettled:
-    return AlreadySettled(f"the message {receipt.message_id} is not in the queue any more: it was acknowledged or purged")
-
-
-def _delivery(receipt: Receipt) -> DeliveryRef:
-    return DeliveryRef(receipt.stream_sequence, receipt.consumer_sequence, receipt.attempt, receipt.stored_at_ns)

@@ -5,23 +5,17 @@ from typing import Annotated, Any
 
 from msgspec import UNSET, Meta
 
-from postroad.api.queues import (
+from postroad.api.queues import AlreadySettled, JobWasCancelled, LeaseExpired, Pulled, PullRequest, QueueNotFound, ReceiptInvalid
+from postroad.api.receipts import (
     Acked,
     AckRequest,
-    AlreadySettled,
     Extended,
     ExtendedItem,
     ExtendedMany,
     ExtendRequest,
-    JobWasCancelled,
-    LeaseExpired,
     NackRequest,
     ProgressReported,
     ProgressRequest,
-    Pulled,
-    PullRequest,
-    QueueNotFound,
-    ReceiptInvalid,
     ReceiptResult,
     ReceiptsRequest,
 )
@@ -34,7 +28,8 @@ from postroad.kernel.clock import rfc3339
 from postroad.kernel.errors import Draining, EngineUnavailable, PostroadError
 from postroad.kernel.identity import Scope
 from postroad.kernel.json import invalid_field
-from postroad.queues.consuming import Consumer, ExtendedLease
+from postroad.queues.consuming import Consumer
+from postroad.queues.lease_operations import ExtendedLease
 from postroad.queues.progress import ProgressReports
 
 _RECEIPT_ERRORS = (QueueNotFound, ReceiptInvalid, LeaseExpired, AlreadySettled, EngineUnavailable)

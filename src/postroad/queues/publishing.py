@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Sequence
-from datetime import datetime
 
 import msgspec
 
@@ -16,7 +15,7 @@ from postroad.jetstream.protocol import header_lines
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.jetstream.stream_lifecycle import RecordState
 from postroad.jetstream.stream_reader import Entry
-from postroad.kernel.clock import Clock, rfc3339
+from postroad.kernel.clock import Clock
 from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import Conflict, EngineFull, EngineUnavailable, PostroadError, PreconditionFailed
 from postroad.kernel.ids import new_id
@@ -24,6 +23,7 @@ from postroad.queues import job_events, metrics
 from postroad.queues.capacity import QueueCapacity
 from postroad.queues.events import JobQueued
 from postroad.queues.lifecycle import QueueLifecycle
+from postroad.queues.message_writes import delay_ms_of_entry, message_write, ttl_header
 from postroad.queues.records import (
     UNIQUE,
     Marker,
@@ -41,7 +41,6 @@ from postroad.queues.rules import (
     body_hash,
     check_message,
     delay_ms_of,
-    epoch_ms,
     expires_at_ms,
     marker_token,
     sequence_token,
@@ -162,7 +161,7 @@ class Publisher:
         record = self._lifecycle.cached(context.tenant, queue) or await self._lifecycle.find(context.tenant, queue)
         if record.settings.schema is not None:
             await self._check_schema(record, new)
-        pending = _PendingPublish(new, message, 0, (_message_write(record, message, 0),), "")
+        pending = _PendingPublish(new, message, 0, (message_write(record, message, 0),), "")
         [outcome] = await self._store(record, [pending])
         if isinstance(outcome, PostroadError):
             raise outcome
@@ -220,7 +219,7 @@ class Publisher:
             return
         subject = f"{record.subject}.last.{sequence_token(sequence)}"
         marker = encode_message(SequenceMarker(number=_ENDED_NUMBER))
-        write = PendingMessage(subject, marker, new_id(), header_lines([("Nats-TTL", _ttl(_ENDED_TTL_MS))]))
+        write = PendingMessage(subject, marker, new_id(), header_lines([("Nats-TTL", ttl_header(_ENDED_TTL_MS))]))
         ack = await self._committers.of(record.stream).append(write, uses_reserve=True)
         await purge_stream(self._connection, record.stream, subject, before=ack.sequence)
 
@@ -279,13 +278,13 @@ class Publisher:
             payload=new.payload,
         )
         delay_ms = delay_ms_of(new, now)
-        write = _message_write(record, message, delay_ms)
+        write = message_write(record, message, delay_ms)
         if new.idempotency_key is None:
             return _PendingPublish(new, message, delay_ms, (write,), "")
         hashed = body_hash(new)
         marker = Marker(v=1, body=hashed, message=message_id, job=message.job, at=now)
         ttl_ms = record.settings.dedupe_window_ms or self._tenant_settings.of(context.tenant).idempotency_ttl_ms
-        headers = header_lines([("Nats-Expected-Last-Subject-Sequence", "0"), ("Nats-TTL", _ttl(ttl_ms))])
+        headers = header_lines([("Nats-Expected-Last-Subject-Sequence", "0"), ("Nats-TTL", ttl_header(ttl_ms))])
         subject = f"{record.subject}.idem.{marker_token(context.caller.key_id, new.idempotency_key)}"
         marker_write = PendingMessage(subject, encode_message(marker), f"{message_id}/idem", headers, is_conditional=True)
         return _PendingPublish(new, message, delay_ms, (marker_write, write), hashed)
@@ -325,7 +324,7 @@ class Publisher:
             if marker is not None:  # the idempotency key decides, as it does once the job has ended
                 return None
         first = read_message(entry.payload)
-        event = job_events.queued(record, first, _delay_ms_of(entry, first), len(entry.payload), 0)
+        event = job_events.queued(record, first, delay_ms_of_entry(entry, first), len(entry.payload), 0)
         await self._outbox.commit(context, event)
         return published_of(first, is_duplicate=True)
 
@@ -355,7 +354,7 @@ class Publisher:
         if any(message.unique for message, _ in messages):
             record = await self._lifecycle.with_feature(record, UNIQUE)
         writes = [
-            [_message_write(record, msgspec.structs.replace(message, expires=0), 0, unique_id)] for message, unique_id in messages
+            [message_write(record, msgspec.structs.replace(message, expires=0), 0, unique_id)] for message, unique_id in messages
         ]
         outcomes = await self._committers.of(record.stream).append_each(writes)
         self._throughput.add_published(record.stream, len(messages))
@@ -377,53 +376,3 @@ class Publisher:
 
 def _queued_event(record: QueueRecord, pending: _PendingPublish, message: StoredMessage, sequence: int) -> JobQueued:
     return job_events.queued(record, message, pending.delay_ms, len(bytes(message.payload)), sequence)
-
-
-def _delay_ms_of(entry: Entry, message: StoredMessage) -> int:
-    """The delay of a message that is not ready yet, else 0."""
-    schedule = entry.headers.get("Nats-Schedule", "")
-    return max(0, epoch_ms(datetime.fromisoformat(schedule.removeprefix("@at "))) - message.at) if schedule else 0
-
-
-def _message_write(record: QueueRecord, message: StoredMessage, delay_ms: int, unique_id: str = "") -> PendingMessage:
-    """The write of a message that is ready after `delay_ms`; `unique_id` is the id of the write, if not that of the message.
-
-    A message with a unique key is stored on condition that there is none with the same key, ready or delayed.
-    """
-    if not delay_ms and not message.unique and not message.expires:
-        return PendingMessage(
-            f"{record.subject}.ready", encode_message(message), unique_id or message.id, _retention_header(record)
-        )
-    place = f"{record.subject}.unique.{message.unique}" if message.unique else record.subject
-    ready, ttl_ms = f"{place}.ready", _ttl_ms(record, message, delay_ms)
-    headers, subject = [], ready
-    if message.unique:
-        headers += [("Nats-Expected-Last-Subject-Sequence", "0"), ("Nats-Expected-Last-Subject-Sequence-Subject", f"{place}.*")]
-    if delay_ms:
-        subject = f"{place}.later" if message.unique else f"{place}.later.{message.id}"
-        headers += [("Nats-Schedule", f"@at {rfc3339(message.at + delay_ms)}"), ("Nats-Schedule-Target", ready)]
-    if ttl_ms:
-        headers.append(("Nats-Schedule-TTL" if delay_ms else "Nats-TTL", _ttl(ttl_ms)))
-    return PendingMessage(
-        subject,
-        encode_message(message),
-        unique_id or message.id,
-        header_lines(headers),
-        is_conditional=bool(message.unique),
-        precondition_subject=place if message.unique else "",
-    )
-
-
-def _ttl_ms(record: QueueRecord, message: StoredMessage, delay_ms: int) -> int:
-    """How long the message is kept once it is ready; 0: without limit."""
-    limits = [record.settings.retention_ms, message.expires - message.at - delay_ms if message.expires else 0]
-    return min((limit for limit in limits if limit > 0), default=0)
-
-
-def _retention_header(record: QueueRecord) -> str:
-    return header_lines([("Nats-TTL", _ttl(record.settings.retention_ms))]) if record.settings.retention_ms else ""
-
-
-def _ttl(ms: int) -> str:
-    """JetStream takes whole seconds; round up."""
-    return f"{-(-ms // 1000)}s"

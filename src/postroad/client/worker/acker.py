@@ -5,7 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
-from postroad.api.queues import NackAction
+from postroad.api.receipts import NackAction
 from postroad.client.clients import AsyncPostroad
 from postroad.client.errors import PostroadError
 from postroad.client.worker.leases import Lease
