@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 import itertools
 from collections.abc import Sequence
 
@@ -33,8 +34,13 @@ def table(*routes: tuple[str, str]) -> list[Route]:
 
 def shape(one: Route) -> tuple[str, ...]:
     """The path without the names of its parameters. Routes of the same shape match the same requests."""
-    *segments, last = (ANY if segment.startswith("{") else segment for segment in one.path.split("/")[1:])
-    return (*segments, REST if one.matches_rest else last)
+    return _shape(one.path, one.matches_rest)
+
+
+@functools.cache
+def _shape(path: str, matches_rest: bool) -> tuple[str, ...]:
+    *segments, last = (ANY if segment.startswith("{") else segment for segment in path.split("/")[1:])
+    return (*segments, REST if matches_rest else last)
 
 
 def takes(wanted: Sequence[str], segments: Sequence[str]) -> bool:
