@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from postroad.container import described_routes
 from postroad.http.routing import Route
 from postroad.kernel.identity import Scope
+from tests import described
 from tests.gateway import Client, Gateway, Tenant
 from tests.waiting import eventually
 
-ROUTES = [route for route in described_routes() if isinstance(route.scope, Scope)]
+ROUTES = [route for route in described.ROUTES if isinstance(route.scope, Scope)]
 _QUEUE = "/v1/queues/{queue}"
 _DATA = {
     ("GET", "/v1/topics/{topic}/stream"),

@@ -20,15 +20,15 @@ from postroad.access.keys import new_key
 from postroad.access.records import TenantRecord
 from postroad.access.tokens import Tokens
 from postroad.api.access import NewToken, TenantState
-from postroad.container import described_routes, platform_keys
+from postroad.container import platform_keys
 from postroad.crypto.signing import Signer
 from postroad.http.routing import Route
 from postroad.kernel.clock import now_ms
 from postroad.kernel.identity import ALL_SCOPES, Caller, RouteRequirement, Scope
 from tests.access.test_admin_scope import NOT_ADMINISTRATIVE
+from tests.described import ROUTES
 from tests.gateway import Answer, Client, Gateway, Tenant
 
-ROUTES = described_routes()
 NOBODY_IS = "no-such-tenant"
 TENANT_HEADER = "X-Postroad-Tenant"
 ABOUT_THE_WHOLE_TENANT = {"report_usage", "report_sessions"}  # so not for who is kept to a part of it
@@ -278,6 +278,7 @@ def _token_for_elsewhere(gateway: Gateway, tenant: Tenant) -> str:
 # Responses
 
 
+_FEW_AT_A_TIME = asyncio.Semaphore(16)  # leaders keep their leases meanwhile
 MISFITS = {"Stream-TTL": "soon", "Producer-Id": ""}
 
 
@@ -289,7 +290,7 @@ async def ask(gateway: Gateway, route: Route, credential: PresentedCredential, b
     query = f"?bearer={credential.text}" if credential.is_in_url else ""
     data = None if route.body is None else msgspec.json.encode({"nothing": "of this name"} if body is None else body)
     url = gateway.url + filled(route.path, credential.project) + query
-    async with gateway.session.request(route.method, url, headers=headers, data=data) as it:
+    async with _FEW_AT_A_TIME, gateway.session.request(route.method, url, headers=headers, data=data) as it:
         is_endless = it.content_type == "text/event-stream"
         seen = b"" if is_endless else await it.read()
         if is_endless:

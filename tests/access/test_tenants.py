@@ -7,13 +7,13 @@ import pytest
 
 from postroad.access.records import KEYS_BUCKET, SECRETS_BUCKET, TenantRecord
 from postroad.access.tenants import Tenants, reserved_words
-from postroad.container import described_routes
 from postroad.governance.tenant_settings import SETTINGS_BUCKET
 from postroad.jetstream.bucket import Bucket
 from postroad.jetstream.management import stream_info
 from postroad.kernel.errors import EngineUnavailable
 from postroad.kernel.names import RESERVED, queue_stream
 from tests.access.control import SECRETS, SETTINGS, TENANTS, WHOAMI, becomes, fresh, new_key_by, patch, status_of
+from tests.described import ROUTES
 from tests.gateway import Client, Gateway, Tenant
 from tests.waiting import eventually
 
@@ -26,7 +26,7 @@ async def is_gone(gateway: Gateway, name: str) -> bool:
     return (await gateway.admin.get(f"{TENANTS}/{name}")).status == 404
 
 
-ROUTE_WORDS = reserved_words(route.path for route in described_routes())
+ROUTE_WORDS = reserved_words(route.path for route in ROUTES)
 
 
 async def test_a_tenant_is_created_and_shown(gateway: Gateway, second_gateway: Gateway) -> None:

@@ -19,12 +19,11 @@ from postroad.client.calls import Call, Pages, Poll, SyncNamespace, live, operat
 from postroad.client.follower import LiveReader
 from postroad.client.producer import Append, Numbering
 from postroad.client.transport import AsyncTransport, ClientSettings, Send, SyncTransport, _client_arguments, _request
-from postroad.container import described_routes
 from postroad.http.app import _parse_query
 from postroad.http.routing import Route, Router
+from tests.described import ROUTES
 from tests.looping import for_each
 
-ROUTES = described_routes()
 ROUTER = Router(ROUTES)
 
 STREAM_ROOTS = ("/v1/stream", "/v1/{project}/stream")

@@ -10,12 +10,12 @@ from structlog.testing import capture_logs
 
 from postroad.access.key_service import key_record
 from postroad.access.keys import new_key
-from postroad.container import described_routes
 from postroad.http.request import Request
 from postroad.http.response import Response
 from postroad.http.routing import Route
 from postroad.kernel.identity import ALL_SCOPES, Scope
 from postroad.logs import _mask
+from tests.described import ROUTES
 from tests.gateway import Gateway, ShiftedClock, Tenant, gateway_settings, running_gateway
 from tests.http.small import NOTES, client_of, raw_connection, route, small_app
 from tests.waiting import eventually
@@ -346,7 +346,7 @@ async def test_an_expired_key_is_refused(tenant: Tenant, clock: ShiftedClock) ->
 
 
 @pytest.mark.parametrize(
-    "route", [one for one in described_routes() if isinstance(one.scope, Scope)], ids=lambda one: f"{one.method} {one.path}"
+    "route", [one for one in ROUTES if isinstance(one.scope, Scope)], ids=lambda one: f"{one.method} {one.path}"
 )
 async def test_a_key_without_the_scope_of_a_route_is_refused(tenant: Tenant, route: Route) -> None:
     lacking = await tenant.another_key(tuple(scope for scope in ALL_SCOPES if scope not in route.scopes))

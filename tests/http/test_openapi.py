@@ -6,16 +6,16 @@ from typing import Any
 import pytest
 
 from postroad import __version__
-from postroad.container import described_routes, openapi
+from postroad.container import openapi
 from postroad.http.openapi import possible_errors
 from postroad.http.routing import Route
 from postroad.kernel.errors import ERRORS
 from postroad.kernel.identity import RouteRequirement
+from tests.described import ROUTES
 from tests.gateway import Answer, Gateway, ShiftedClock, Tenant, gateway_settings, running_gateway
 from tests.http.schemas import faults, resolve
 from tests.looping import for_each
 
-ROUTES = described_routes()
 DOCUMENT: dict[str, Any] = openapi()
 each_route = for_each(ROUTES, lambda route: f"{route.method} {route.path}")
 

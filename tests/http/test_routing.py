@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroad.access.tenants import reserved_words
-from postroad.container import described_routes
 from postroad.http.request import Request
 from postroad.http.response import Response
 from postroad.http.routing import Route, RouteConflict, Router
 from postroad.kernel.errors import InvalidParameter, MethodNotAllowed, RouteNotFound
+from tests.described import ROUTES
 from tests.http.small import route
 from tests.looping import for_each
 
-REAL = described_routes()
+REAL = ROUTES
 LITERALS = sorted({segment for one in REAL for segment in one.path.split("/") if segment and not segment.startswith("{")})
 
 

@@ -586,7 +586,7 @@ async def test_an_attempt_without_an_answer_is_repeated_before_the_deadline(
     stored = await appending
     assert not any(one.is_duplicate for one in stored)
     await _assert_stored_once(connection, name, messages, stored)
-    assert (committer._singles, committer._singles_in_flight) == ({}, 0)
+    assert (committer._singles, committer._in_flight.count) == ({}, 0)
 
 
 async def _has(connection: Connection, stream: str, count: int) -> bool:

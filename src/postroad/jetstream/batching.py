@@ -131,6 +131,32 @@ class WriteQueue(Generic[W]):
         return write
 
 
+class SinglesInFlight:
+    """Single messages that were sent and are not answered yet.
+
+    Their bytes are bounded too: messages to other streams wait behind them in the socket and on the disk.
+    """
+
+    __slots__ = ("_bytes", "_policy", "count")
+
+    def __init__(self, policy: CommitPolicy) -> None:
+        self._policy = policy
+        self._bytes = 0
+        self.count = 0
+
+    @property
+    def has_capacity(self) -> bool:
+        return self.count < self._policy.batch_min_pending and self._bytes < self._policy.single_bytes_in_flight_max
+
+    def add(self, size: int) -> None:
+        self.count += 1
+        self._bytes += size
+
+    def remove(self, size: int) -> None:
+        self.count -= 1
+        self._bytes -= size
+
+
 def split_conditional(writes: Sequence[W]) -> tuple[list[W], list[W]]:
     """Return the writes with a precondition and those without, each in order.
 

@@ -11,7 +11,15 @@ import msgspec
 
 from postroad.jetstream import metrics
 from postroad.jetstream.api_errors import NO_RESPONDERS, PubAck, decode_pub_ack, translate
-from postroad.jetstream.batching import CommitPolicy, PendingMessage, PublishAck, WriteQueue, assign_sequences, split_conditional
+from postroad.jetstream.batching import (
+    CommitPolicy,
+    PendingMessage,
+    PublishAck,
+    SinglesInFlight,
+    WriteQueue,
+    assign_sequences,
+    split_conditional,
+)
 from postroad.jetstream.conflict_resolution import read_resolution
 from postroad.jetstream.connection import Connection, ConnectionLost, Reply
 from postroad.jetstream.protocol import encode_batch, encode_publish
@@ -72,8 +80,7 @@ class Committer:
         self._batch_ids = ShortIds()
         self._queue: WriteQueue[_PendingWrite] = WriteQueue(policy)
         self._singles: dict[str, tuple[_PendingWrite, float]] = {}  # by reply subject, with the end of the attempt
-        self._singles_in_flight = 0  # those in `_singles`, and those that a task retries
-        self._single_bytes_in_flight = 0
+        self._in_flight = SinglesInFlight(policy)  # those in `_singles`, and those that a task retries
         self._has_timer = False
         self._is_batch_in_flight = False
         self._is_send_scheduled = False
@@ -151,23 +158,8 @@ class Committer:
             self._is_batch_in_flight = True
             self._start(self._store_batch(batch))
             return
-        while len(self._queue) and self._may_send_single():
-            write = self._queue.next_single()
-            self._singles_in_flight += 1
-            self._single_bytes_in_flight += write.size
-            self._send_single(write)
-
-    def _may_send_single(self) -> bool:
-        """Bytes are bounded too: messages to other streams wait behind them in the socket and on the disk."""
-        policy = self._policy
-        return (
-            self._singles_in_flight < policy.batch_min_pending
-            and self._single_bytes_in_flight < policy.single_bytes_in_flight_max
-        )
-
-    def _end_single(self, write: _PendingWrite) -> None:
-        self._singles_in_flight -= 1
-        self._single_bytes_in_flight -= write.size
+        while len(self._queue) and self._in_flight.has_capacity:
+            self._send_single(self._queue.next_single())
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -177,11 +169,12 @@ class Committer:
     # Single messages: without a task and a timer for each. Failures are handed to a task.
 
     def _send_single(self, write: _PendingWrite) -> None:
+        self._in_flight.add(write.size)
         reply_subject = ""
         try:
             reply_subject, replied = self._connection.expect()
             command = encode_publish(write.messages[0], reply_subject)
-            self._connection.send(command, is_urgent=self._singles_in_flight < _COALESCE_FROM)
+            self._connection.send(command, is_urgent=self._in_flight.count < _COALESCE_FROM)
         except Exception:  # the connection is down, or the message cannot be encoded, which must reach the caller
             self._connection.forget(reply_subject)
             self._start(self._store_single(write))
@@ -207,7 +200,7 @@ class Committer:
         except PostroadError as error:
             outcome = error
         self._resolve(write, outcome)
-        self._end_single(write)
+        self._in_flight.remove(write.size)
         if len(self._queue):
             self._schedule_send()
 
@@ -243,10 +236,8 @@ class Committer:
                 return
             await self._send_until_acknowledged([write])
         finally:
-            self._end_single(write)
+            self._in_flight.remove(write.size)
             self._schedule_send()
-
-    # Batches, and retries of both kinds
 
     async def _store_batch(self, writes: list[_PendingWrite]) -> None:
         try:
