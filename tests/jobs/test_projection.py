@@ -346,6 +346,7 @@ async def test_there_is_no_rest_while_there_is_much_to_catch_up_with(
     connection: Connection, outbox: Outbox, lifecycle: NewLifecycle, following: Following, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream_follower, "_PAUSE_SECONDS", 60)
+    monkeypatch.setattr(stream_follower, "_FRAMES_BEHIND", 64)
     jobs = [lifecycle() for _ in range(600)]
     for job in jobs:
         await send(outbox, job.queued())

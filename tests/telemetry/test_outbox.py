@@ -10,6 +10,7 @@ from postroad.jetstream.commit import CommitPolicy, Committer, Committers, Pendi
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.storage_budget import StorageBudgets, StoreMeasurement
 from postroad.jetstream.stream_reader import Entry
+from postroad.jetstream.submitted_write import OnOutcome
 from postroad.jetstream.write_buffer_limit import WriteBufferLimit
 from postroad.kernel.clock import now_ms
 from postroad.kernel.errors import EngineUnavailable
@@ -18,6 +19,7 @@ from postroad.telemetry.outbox import Outbox
 from tests.gateway import Gateway, Tenant, events_of
 from tests.servers import OpenConnection, Server
 from tests.telemetry.samples import event
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -52,20 +54,44 @@ async def test_a_commit_without_events_returns(outbox: Outbox) -> None:
     await outbox.drain()
 
 
-@pytest.mark.parametrize("has_begun", [True, False])
-async def test_a_drain_does_not_wait_for_events_whose_sending_was_cancelled(
-    tenant: Tenant, outbox: Outbox, has_begun: bool
-) -> None:
+async def test_a_drain_ends_although_the_sending_was_cancelled(own_server: Server, open_connection: OpenConnection) -> None:
+    """As at the end of a process whose engine is gone: the committer's task is cancelled with all others."""
+    connection = await open_connection(own_server.url)
+    outbox = Outbox(Committers(connection, CommitPolicy(deadline_seconds=3600), WriteBufferLimit(1_000_000)), now_ms)
     before = asyncio.all_tasks()
+    waiting = asyncio.create_task(outbox.commit(None, event("acme", "a")))  # there is no stream that takes it
+    draining = asyncio.create_task(outbox.drain())
+    async with asyncio.timeout(30):
+        sending = await eventually(lambda: asyncio.all_tasks() - before - {waiting, draining})
+        for task in sending:
+            task.cancel()
+        await draining
+        with pytest.raises(EngineUnavailable):
+            await waiting
+
+
+async def test_recorded_events_share_a_frame_and_a_commit_does_not_wait_for_others(
+    gateway: Gateway, tenant: Tenant, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbox_module, "_COMPANY_SECONDS", 3600.0)
     outbox.record(None, event(tenant.id, "a"))
-    [sending] = asyncio.all_tasks() - before
-    if has_begun:
+    for _ in range(5):
         await asyncio.sleep(0)
-    sending.cancel()
     outbox.record(None, event(tenant.id, "b"))
-    await asyncio.gather(sending, return_exceptions=True)
+    assert not await frames_of(gateway, tenant)
+    async with asyncio.timeout(30):
+        await outbox.commit(None, event(tenant.id, "c"))
+    assert await queues_of(gateway, tenant) == ["a", "b", "c"]
+    assert len(await frames_of(gateway, tenant)) == 1
+    outbox.record(None, event(tenant.id, "d"))
     async with asyncio.timeout(30):
         await outbox.drain()
+    assert await queues_of(gateway, tenant) == ["a", "b", "c", "d"]
+
+
+async def test_a_recorded_event_is_stored_without_a_drain(gateway: Gateway, tenant: Tenant, outbox: Outbox) -> None:
+    outbox.record(None, event(tenant.id, "a"))
+    assert await eventually(lambda: queues_of(gateway, tenant)) == ["a"]
 
 
 async def test_many_commits_at_once_share_frames_and_keep_their_order(gateway: Gateway, tenant: Tenant, outbox: Outbox) -> None:
@@ -213,7 +239,7 @@ class _Broken(Committer):
     def __init__(self) -> None:
         self.calls = 0
 
-    async def append(self, message: PendingMessage, *, uses_reserve: bool = False) -> NoReturn:
+    def submit_callback(self, messages: Sequence[PendingMessage], on_outcome: OnOutcome) -> NoReturn:
         self.calls += 1
         raise RuntimeError("a bug")
 

@@ -7,10 +7,7 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from functools import partial
 
-import msgspec
-
 from postroad.jetstream import metrics
-from postroad.jetstream.api_errors import NO_RESPONDERS, PubAck, decode_pub_ack, translate
 from postroad.jetstream.batching import (
     CommitPolicy,
     PendingMessage,
@@ -24,6 +21,15 @@ from postroad.jetstream.conflict_resolution import read_resolution
 from postroad.jetstream.connection import Connection, ConnectionLost, Reply
 from postroad.jetstream.protocol import encode_batch, encode_publish
 from postroad.jetstream.storage_budget import Budget, StorageBudgets, StoreBudget
+from postroad.jetstream.submitted_write import (
+    OnOutcome,
+    Outcome,
+    SubmittedWrite,
+    decode_reply,
+    ignore_outcome,
+    resolve_future,
+    single_ack,
+)
 from postroad.jetstream.write_buffer_limit import WriteBufferLimit
 from postroad.kernel.backoff import Backoff
 from postroad.kernel.errors import Conflict, EngineNoResponders, EngineRefused, EngineUnavailable, PostroadError, TooLarge
@@ -43,24 +49,6 @@ _BACKOFF = Backoff(first_seconds=0.02, max_seconds=1.0)
 _UNANSWERED = (ConnectionLost, TimeoutError, EngineUnavailable)
 
 
-class _PendingWrite:
-    """A write and the future of its outcome."""
-
-    __slots__ = ("deadline", "future", "is_resolved", "may_be_stored", "messages", "size")
-
-    def __init__(self, messages: Sequence[PendingMessage], size: int, deadline: float) -> None:
-        self.messages = messages
-        self.size = size
-        self.deadline = deadline
-        self.is_resolved = False  # its outcome is known, and at most waits to be durable
-        self.may_be_stored = False  # by an earlier attempt that was not answered
-        self.future: asyncio.Future[Sequence[PublishAck]] = asyncio.get_running_loop().create_future()
-
-    @property
-    def is_cancelled(self) -> bool:
-        return self.future.cancelled()
-
-
 class Committer:
     """Appends to one stream; concurrent callers share a batch and its fsync."""
 
@@ -78,8 +66,8 @@ class Committer:
         self._policy = policy
         self._buffer_limit = buffer_limit
         self._batch_ids = ShortIds()
-        self._queue: WriteQueue[_PendingWrite] = WriteQueue(policy)
-        self._singles: dict[str, tuple[_PendingWrite, float]] = {}  # by reply subject, with the end of the attempt
+        self._queue: WriteQueue[SubmittedWrite] = WriteQueue(policy)
+        self._singles: dict[str, tuple[SubmittedWrite, float]] = {}  # by reply subject, with the end of the attempt
         self._in_flight = SinglesInFlight(policy)  # those in `_singles`, and those that a task retries
         self._has_timer = False
         self._is_batch_in_flight = False
@@ -119,6 +107,25 @@ class Committer:
 
     def submit(self, messages: Sequence[PendingMessage], *, uses_reserve: bool = False) -> "asyncio.Future[Sequence[PublishAck]]":
         """Like `append_together`, but returns a future."""
+        future: asyncio.Future[Sequence[PublishAck]] = asyncio.get_running_loop().create_future()
+        self._submit(messages, partial(resolve_future, future), future, uses_reserve=uses_reserve)
+        return future
+
+    def submit_callback(self, messages: Sequence[PendingMessage], on_outcome: OnOutcome) -> None:
+        """Like `append_together`, but calls `on_outcome`, which must not raise, later with the acknowledgements or the error.
+
+        Raises TooLarge, StorageQuotaExceeded, EngineFull, Overloaded: then nothing is sent.
+        """
+        self._submit(messages, on_outcome, None, uses_reserve=False)
+
+    def _submit(
+        self,
+        messages: Sequence[PendingMessage],
+        on_outcome: OnOutcome,
+        future: "asyncio.Future[Sequence[PublishAck]] | None",
+        *,
+        uses_reserve: bool,
+    ) -> None:
         size = 0
         for message in messages:
             message_size = message.size
@@ -132,10 +139,9 @@ class Committer:
         else:
             self._budget.admit(size)
         self._buffer_limit.reserve(size)
-        write = _PendingWrite(messages, size, asyncio.get_running_loop().time() + self._policy.deadline_seconds)
-        self._queue.add(write)
+        deadline = asyncio.get_running_loop().time() + self._policy.deadline_seconds
+        self._queue.add(SubmittedWrite(messages, size, deadline, on_outcome, future))
         self._schedule_send()
-        return write.future
 
     def close(self, error: PostroadError) -> None:
         """Mark the stream as deleted: writes that are not answered are not sent again, but fail with `error`."""
@@ -156,19 +162,26 @@ class Committer:
             for write in cancelled:
                 self._buffer_limit.release(write.size)
             self._is_batch_in_flight = True
-            self._start(self._store_batch(batch))
+            self._start(self._store_batch(batch), batch)
             return
         while len(self._queue) and self._in_flight.has_capacity:
             self._send_single(self._queue.next_single())
 
-    def _start(self, work: Coroutine[None, None, None]) -> None:
+    def _start(self, work: Coroutine[None, None, None], writes: Sequence[SubmittedWrite]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(partial(self._on_done, writes))
+
+    def _on_done(self, writes: Sequence[SubmittedWrite], task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if task.cancelled():  # the process ends
+            for write in writes:
+                if not write.is_resolved:
+                    self._resolve(write, self._deadline_error(asyncio.CancelledError()))
 
     # Single messages: without a task and a timer for each. Failures are handed to a task.
 
-    def _send_single(self, write: _PendingWrite) -> None:
+    def _send_single(self, write: SubmittedWrite) -> None:
         self._in_flight.add(write.size)
         reply_subject = ""
         try:
@@ -177,7 +190,7 @@ class Committer:
             self._connection.send(command, is_urgent=self._in_flight.count < _COALESCE_FROM)
         except Exception:  # the connection is down, or the message cannot be encoded, which must reach the caller
             self._connection.forget(reply_subject)
-            self._start(self._store_single(write))
+            self._start(self._store_single(write), (write,))
             return
         loop = asyncio.get_running_loop()
         attempt_ends = min(loop.time() + self._policy.attempt_seconds, write.deadline)
@@ -193,7 +206,7 @@ class Committer:
             return
         write = sent[0]
         try:
-            outcome: Sequence[PublishAck] | PostroadError = _single_ack(write, _decode(replied.result()))
+            outcome: Sequence[PublishAck] | PostroadError = single_ack(write, decode_reply(replied.result()))
         except (ConnectionLost, EngineUnavailable) as error:
             self._retry_single(write, error)
             return
@@ -217,16 +230,16 @@ class Committer:
             self._retry_single(write, TimeoutError())
         self._has_timer = False
 
-    def _retry_single(self, write: _PendingWrite, error: Exception) -> None:
+    def _retry_single(self, write: SubmittedWrite, error: Exception) -> None:
         self._count_unanswered()
         write.may_be_stored = True
-        self._start(self._store_single(write, error))
+        self._start(self._store_single(write, error), (write,))
 
     def _count_unanswered(self) -> None:
         metrics.commit_retries.inc()
         self._connection.report_unanswered(self.stream)
 
-    async def _store_single(self, write: _PendingWrite, error: Exception | None = None) -> None:
+    async def _store_single(self, write: SubmittedWrite, error: Exception | None = None) -> None:
         """`error`: the failure of an earlier attempt."""
         try:
             if error is not None and self._closed_by is not None:
@@ -239,7 +252,7 @@ class Committer:
             self._in_flight.remove(write.size)
             self._schedule_send()
 
-    async def _store_batch(self, writes: list[_PendingWrite]) -> None:
+    async def _store_batch(self, writes: list[SubmittedWrite]) -> None:
         try:
             rejection = None if self._reads_first else await self._send_until_acknowledged(writes)
             if self._reads_first or rejection is not None:
@@ -248,7 +261,7 @@ class Committer:
             self._is_batch_in_flight = False
             self._schedule_send()
 
-    async def _store_in_parts(self, writes: list[_PendingWrite], rejection: Exception | None) -> None:
+    async def _store_in_parts(self, writes: list[SubmittedWrite], rejection: Exception | None) -> None:
         """Store a batch that was rejected as a whole, without naming the message at fault, or that probably would be.
 
         Only the writes at fault may fail. One read finds those whose precondition does not hold; the others are sent together.
@@ -273,7 +286,7 @@ class Committer:
             rejection = await self._send_until_acknowledged(resolution.sendable)
         await self._store_separately([write for write in writes if not write.is_resolved])
 
-    async def _store_separately(self, writes: list[_PendingWrite]) -> None:
+    async def _store_separately(self, writes: list[SubmittedWrite]) -> None:
         """Send those without a precondition together, if possible, and the others one by one."""
         conditional, unconditional = split_conditional(writes)
         if conditional and unconditional and await self._send_until_acknowledged(unconditional) is None:
@@ -282,7 +295,7 @@ class Committer:
         metrics.commit_separate_writes.inc(len(left))
         await asyncio.gather(*[self._send_until_acknowledged([write]) for write in left])
 
-    async def _send_until_acknowledged(self, writes: list[_PendingWrite]) -> Exception | None:
+    async def _send_until_acknowledged(self, writes: list[SubmittedWrite]) -> Exception | None:
         """Send, and repeat while there is no answer, until stored or past the deadline.
 
         Return the error if a batch of several writes was rejected; every other outcome is given to the callers.
@@ -317,7 +330,7 @@ class Committer:
             return None
         return None
 
-    async def _outcome_of_rejected(self, write: _PendingWrite, rejection: Exception) -> Sequence[PublishAck] | Exception:
+    async def _outcome_of_rejected(self, write: SubmittedWrite, rejection: Exception) -> Outcome:
         """Distinguish a real rejection from that of a write that an earlier attempt stored.
 
         The server rejects a batch with known ids, and checks a precondition before the id. If all ids are known, the write is
@@ -331,7 +344,7 @@ class Committer:
             # either way.
             probe = PendingMessage(message.subject, b"", message.id, _ALWAYS_REJECTED)
             try:
-                [[ack]] = await self._send([_PendingWrite((probe,), 0, write.deadline)])
+                [[ack]] = await self._send([SubmittedWrite((probe,), 0, write.deadline, ignore_outcome)])
             except _UNANSWERED as error:
                 return self._deadline_error(error)
             except PostroadError:
@@ -346,38 +359,33 @@ class Committer:
         except TimeoutError:
             return
 
-    def _fail_overdue(self, writes: list[_PendingWrite], now: float, cause: Exception) -> list[_PendingWrite]:
+    def _fail_overdue(self, writes: list[SubmittedWrite], now: float, cause: Exception) -> list[SubmittedWrite]:
         """Fail the writes whose deadline has passed; return the others."""
         overdue = [write for write in writes if write.deadline <= now]
         for write in overdue:
             self._resolve(write, self._deadline_error(cause))
         return [write for write in writes if write.deadline > now] if overdue else writes
 
-    def _deadline_error(self, cause: Exception) -> EngineUnavailable:
+    def _deadline_error(self, cause: BaseException) -> EngineUnavailable:
         detail = f"{self.stream} did not answer in time: the message may or may not be stored"
         error = (type(cause) if isinstance(cause, EngineNoResponders) else EngineUnavailable)(detail, retry_after=1)
         error.__cause__ = cause
         return error
 
-    def _resolve(self, write: _PendingWrite, outcome: Sequence[PublishAck] | Exception) -> None:
-        """Set the outcome; that of a stored write once it is durable."""
+    def _resolve(self, write: SubmittedWrite, outcome: Outcome) -> None:
+        """Report the outcome; that of a stored write once it is durable."""
         write.is_resolved = True
         if isinstance(outcome, Exception):
-            self._set_outcome(write, outcome)
+            self._report(write, outcome)
         else:
             last = outcome[-1].sequence
-            self._connection.store_sync.request(self.stream, last, lambda problem: self._set_outcome(write, problem or outcome))
+            self._connection.store_sync.request(self.stream, last, lambda problem: self._report(write, problem or outcome))
 
-    def _set_outcome(self, write: _PendingWrite, outcome: Sequence[PublishAck] | Exception) -> None:
+    def _report(self, write: SubmittedWrite, outcome: Outcome) -> None:
         self._buffer_limit.release(write.size)
-        if write.future.done():  # cancelled by its caller
-            return
-        if isinstance(outcome, Exception):
-            write.future.set_exception(outcome)
-        else:
-            write.future.set_result(outcome)
+        write.on_outcome(outcome)
 
-    async def _send(self, writes: list[_PendingWrite]) -> list[Sequence[PublishAck]]:
+    async def _send(self, writes: list[SubmittedWrite]) -> list[Sequence[PublishAck]]:
         """One attempt: a single publish, or one atomic batch written to the socket at once."""
         messages = [message for write in writes for message in write.messages]
         is_single = len(messages) == 1
@@ -394,31 +402,12 @@ class Committer:
                 reply = await replied
         finally:
             self._connection.forget(reply_subject)
-        ack = _decode(reply)
+        ack = decode_reply(reply)
         if is_single:
-            return [_single_ack(writes[0], ack)]
+            return [single_ack(writes[0], ack)]
         metrics.stored_in_batch.inc(len(messages))
         metrics.commit_batch_size.observe(len(messages))
         return assign_sequences(writes, ack.seq)
-
-
-def _decode(reply: Reply) -> PubAck:
-    """Raises EngineUnavailable, or the error that the server rejected the write with."""
-    if reply.status == "503":
-        raise EngineNoResponders(NO_RESPONDERS)
-    try:
-        ack = decode_pub_ack(reply.data)
-    except msgspec.DecodeError as exc:
-        raise EngineUnavailable("the engine's answer cannot be decoded") from exc
-    if ack.error is not None:
-        raise translate(ack.error)
-    return ack
-
-
-def _single_ack(write: _PendingWrite, ack: PubAck) -> Sequence[PublishAck]:
-    metrics.stored_alone.inc()
-    # A duplicate of our own earlier attempt is not a duplicate to the caller.
-    return (PublishAck(ack.seq, ack.duplicate and not write.may_be_stored, ack.duplicate),)
 
 
 class Committers:

@@ -24,9 +24,11 @@ from postroad.kernel.task_group import run_all
 STREAM = "JOBS"
 SUBJECT = "job.>"
 _BATCH_BYTES = 2 * 1024 * 1024  # about 5,000 events; a batch is smaller unless that much is waiting
-_FRAMES_AHEAD = 256
-_PAUSE_SECONDS = 0.05  # between two batches while no query waits: a batch has a fixed cost
-_FRAMES_BEHIND = 64  # with so many waiting there is no pause
+_FRAMES_AHEAD = 1024
+_BYTES_AHEAD = 64 * 1024 * 1024
+# Between two batches while no query waits: a batch has a fixed cost, and the events of a job in one batch cost half as much.
+_PAUSE_SECONDS = 1.0
+_FRAMES_BEHIND = 512  # so many waiting frames, or `_BATCH_BYTES`, end the pause
 _LOGGED_MAX = 10
 _RETRY_SECONDS = 0.5
 
@@ -78,33 +80,56 @@ class StreamFollower:
         self.last_at_ms = 0
         self._connection, self._clock, self._on_applied = connection, clock, on_applied
         self._ready: asyncio.Queue[Entry] = asyncio.Queue(maxsize=_FRAMES_AHEAD)
-        self._awaited = asyncio.Event()
+        self._ready_bytes = 0
+        self._has_capacity = asyncio.Event()
+        self._is_awaited = False
+        self._due = asyncio.Event()  # a query waits, or a full batch
 
     async def run(self) -> None:
         source = Source(STREAM, SUBJECT, is_only_subject=True)
-        tail = Tail(self._connection, source, self.position, self._ready.put, poll_seconds=2.0, waits_durable=False)
+        tail = Tail(self._connection, source, self.position, self._add, poll_seconds=2.0, waits_durable=False)
         await run_all(tail.run(), self._apply())
 
     def set_awaited(self, *, is_awaited: bool) -> None:
         """Set whether a query waits for the next batch."""
-        (self._awaited.set if is_awaited else self._awaited.clear)()
+        self._is_awaited = is_awaited
+        self._update_due()
+
+    def _update_due(self) -> None:
+        is_full = self._ready.qsize() >= _FRAMES_BEHIND or self._ready_bytes >= _BATCH_BYTES
+        (self._due.set if self._is_awaited or is_full else self._due.clear)()
+
+    async def _add(self, entry: Entry) -> None:
+        while self._ready_bytes > _BYTES_AHEAD:
+            self._has_capacity.clear()
+            await self._has_capacity.wait()
+        await self._ready.put(entry)
+        self._ready_bytes += len(entry.payload)
+        self._update_due()
+
+    async def _next_batch(self) -> list[Entry]:
+        """The frames that wait, up to `_BATCH_BYTES`."""
+        entries = [await self._ready.get()]
+        size = len(entries[0].payload)
+        while size < _BATCH_BYTES and not self._ready.empty():
+            entries.append(self._ready.get_nowait())
+            size += len(entries[-1].payload)
+        self._ready_bytes -= size
+        self._has_capacity.set()
+        self._update_due()
+        return entries
 
     async def _pause(self, until: float) -> None:
         if until > asyncio.get_running_loop().time():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(until):
-                    await self._awaited.wait()
+                    await self._due.wait()
 
     async def _apply(self) -> None:
         pause_until = 0.0
         while True:
-            entries = [await self._ready.get()]
-            if self._ready.qsize() < _FRAMES_BEHIND:
-                await self._pause(pause_until)
-            size = len(entries[0].payload)
-            while size < _BATCH_BYTES and not self._ready.empty():
-                entries.append(self._ready.get_nowait())
-                size += len(entries[-1].payload)
+            await self._pause(pause_until)
+            entries = await self._next_batch()
             await self._wait_durable(entries[-1].sequence)
             with metrics.batch_seconds.time():
                 await self.thread.call(apply_frames, entries, self._clock())

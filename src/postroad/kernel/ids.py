@@ -3,12 +3,14 @@
 import hashlib
 import itertools
 import os
+import re
 import time
 from binascii import hexlify
 
 _pool = b""
 _used = 0
 _VARIANT = {digit: "89ab"[index % 4] for index, digit in enumerate("0123456789abcdef")}  # the variant bits of RFC 9562
+_ID = re.compile("[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
 def _random(count: int) -> bytes:
@@ -41,6 +43,24 @@ def derived_id(at_ms: int, *parts: object) -> str:
     digest = hashlib.blake2b("\0".join(map(str, parts)).encode(), digest_size=10).hexdigest()
     stamp = f"{at_ms:012x}"
     return f"{stamp[:8]}-{stamp[8:]}-8{digest[:3]}-{_VARIANT[digest[3]]}{digest[4:7]}-{digest[7:19]}"
+
+
+def id_bytes(text: str) -> bytes:
+    """The 16 bytes of a UUID. Raises ValueError. A third of the cost of an object of the library's class."""
+    check_id(text)
+    return bytes.fromhex(text.replace("-", ""))
+
+
+def id_text(raw: bytes) -> str:
+    """The UUID of these 16 bytes."""
+    digits = raw.hex()
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+def check_id(text: str) -> None:
+    """Raises ValueError if the text is not a UUID."""
+    if _ID.fullmatch(text) is None:
+        raise ValueError("not a UUID")
 
 
 def new_request_id() -> str:

@@ -1,7 +1,6 @@
 """Stored formats of queues: queue, message, dead letter, cancelled message, failure, idempotency marker, receipt. Pure."""
 
 import struct
-import uuid
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +10,7 @@ from postroad.api.dead_letters import DeadMessage
 from postroad.api.queues import Message, PeekedMessage, Published, Queue, QueueStats, StrictQueueSettings
 from postroad.jetstream.stream_lifecycle import StreamOwner
 from postroad.kernel.clock import rfc3339
+from postroad.kernel.ids import check_id, id_bytes, id_text
 from postroad.kernel.names import dead_stream, dead_subject, queue_stream, queue_subject
 
 UNIQUE = "unique"  # a feature of a queue
@@ -166,7 +166,9 @@ def read_message(payload: bytes) -> StoredMessage:
         if not payload.isascii():
             payload.decode()  # msgspec.Raw does not check the encoding of strings
         stored = decode_message(payload)
-        uuid.UUID(stored.id), uuid.UUID(stored.job), rfc3339(stored.at)
+        check_id(stored.id)
+        check_id(stored.job)
+        rfc3339(stored.at)
     except (RecursionError, OverflowError, OSError) as exc:
         raise ValueError("the message is nested too deeply, or its time is out of range") from exc
     return stored
@@ -198,8 +200,8 @@ class Receipt:
             self.stored_at_ns,
             self.leased_at_ms,
             self.deadline_ms,
-            uuid.UUID(self.message_id).bytes,
-            uuid.UUID(self.job_id).bytes,
+            id_bytes(self.message_id),
+            id_bytes(self.job_id),
         )
 
     @classmethod
@@ -215,8 +217,8 @@ class Receipt:
             stored_at,
             leased_at,
             deadline,
-            str(uuid.UUID(bytes=message)),
-            str(uuid.UUID(bytes=job)),
+            id_text(message),
+            id_text(job),
         )
 
 

@@ -1,5 +1,6 @@
 """The outbox: buffers events per tenant. Events that arrive while a frame is being stored form the next frame.
 
+Recorded events wait up to 20 ms for others, as a frame costs the same with one event or with many; a commit sends them at once.
 `commit` returns once the events are durable, for responses that promise it. `record` never waits and never fails: its events
 are lost only if the process dies before they are stored, the engine is unavailable for longer than the buffer lasts, or half of
 the store's reserve is used; the metric `postroad_events_dropped_total` counts them. In the last case `commit` drops the events of
@@ -8,12 +9,14 @@ tenants, too, so that acknowledgements and deletions, which release storage, do 
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import structlog
 from msgspec.structs import force_setattr
 
 from postroad.api.governance import AuditMode
 from postroad.jetstream.commit import Committers, PendingMessage
+from postroad.jetstream.submitted_write import Outcome
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import EngineUnavailable
@@ -24,6 +27,9 @@ from postroad.telemetry.frames import encode_event, frame_headers, frame_subject
 
 _FRAME_EVENTS_MAX = 2000
 _FRAME_BYTES_MAX = 512 * 1024
+_COMPANY_SECONDS = 0.02
+
+OnCommitted = Callable[[EngineUnavailable | None], None]
 
 log = structlog.get_logger("postroad.telemetry")
 
@@ -31,22 +37,23 @@ log = structlog.get_logger("postroad.telemetry")
 class _Waiter:
     """A caller that waits until the buffer's lines from `first` to before `last` are stored."""
 
-    __slots__ = ("first", "future", "last")
+    __slots__ = ("first", "last", "on_committed")
 
-    def __init__(self, first: int, last: int, future: "asyncio.Future[None]") -> None:
-        self.first, self.last, self.future = first, last, future
+    def __init__(self, first: int, last: int, on_committed: OnCommitted) -> None:
+        self.first, self.last, self.on_committed = first, last, on_committed
 
 
 class _TenantBuffer:
-    """Buffered events of one tenant for one stream."""
+    """Buffered events of one tenant for one stream. `timer`: that of the next frame, while no frame is being stored."""
 
-    __slots__ = ("lines", "sending", "subject", "waiters")
+    __slots__ = ("is_storing", "key", "lines", "subject", "timer", "waiters")
 
-    def __init__(self, subject: str) -> None:
-        self.subject = subject
+    def __init__(self, key: tuple[str, str]) -> None:
+        self.key, self.subject = key, frame_subject(*key)
         self.lines: list[bytes] = []
         self.waiters: list[_Waiter] = []
-        self.sending: asyncio.Task[None] | None = None
+        self.timer: asyncio.Handle | None = None
+        self.is_storing = False
 
 
 class Outbox:
@@ -62,6 +69,7 @@ class Outbox:
         self._waiting_bytes_max = waiting_bytes_max
         self._waiting_bytes = 0
         self._buffers: dict[tuple[str, str], _TenantBuffer] = {}
+        self._drained: asyncio.Future[None] | None = None
         self.dropped = 0  # events dropped since the start
 
     def record(self, context: RequestContext | None, *events: Event) -> None:
@@ -82,15 +90,19 @@ class Outbox:
 
         Raises EngineUnavailable, also when the buffer is full. The operation that the events report has happened all the same.
         """
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.commit_callback(context, events, partial(_resolve, future))
+        await future
+
+    def commit_callback(self, context: RequestContext | None, events: Sequence[Event], on_committed: OnCommitted) -> None:
+        """Like `commit`, but calls `on_committed`, which must not raise, with the error or None; at once if nothing is stored."""
         complete = self._complete(context, events)
         if not complete or self._is_dropped(complete):
-            return
-        lines = [encode_event(event) for event in complete]
-        if self._waiting_bytes > self._waiting_bytes_max:
-            raise EngineUnavailable("too many events are waiting to be stored", retry_after=1)
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._add(complete[0], lines, future)
-        await future
+            on_committed(None)
+        elif self._waiting_bytes > self._waiting_bytes_max:
+            on_committed(EngineUnavailable("too many events are waiting to be stored", retry_after=1))
+        else:
+            self._add(complete[0], [encode_event(event) for event in complete], on_committed)
 
     def _complete(self, context: RequestContext | None, events: Sequence[Event]) -> list[Event]:
         """Fill in the events in place, as callers do not share them; omit those that the audit mode suppresses."""
@@ -124,39 +136,61 @@ class Outbox:
         self.dropped += count
         metrics.events_dropped.labels(stream).inc(count)
 
-    def _add(self, first: Event, lines: list[bytes], future: "asyncio.Future[None] | None") -> None:
+    def _add(self, first: Event, lines: list[bytes], on_committed: OnCommitted | None) -> None:
         key = (first.stream, first.tenant)
         buffer = self._buffers.get(key)
         if buffer is None:
-            buffer = self._buffers[key] = _TenantBuffer(frame_subject(*key))
-        if future is not None:
-            buffer.waiters.append(_Waiter(len(buffer.lines), len(buffer.lines) + len(lines), future))
+            buffer = self._buffers[key] = _TenantBuffer(key)
+        if on_committed is not None:
+            buffer.waiters.append(_Waiter(len(buffer.lines), len(buffer.lines) + len(lines), on_committed))
         buffer.lines.extend(lines)
         self._waiting_bytes += sum(map(len, lines))
-        if buffer.sending is None:
-            buffer.sending = asyncio.create_task(self._send(key, buffer))
+        if not buffer.is_storing:
+            self._schedule(buffer)
 
-    async def _send(self, key: tuple[str, str], buffer: _TenantBuffer) -> None:
-        """Send frames until the buffer is empty, then remove it."""
+    def _schedule(self, buffer: _TenantBuffer) -> None:
+        """Store a frame after the callbacks that are due now, or after a while if no caller waits."""
+        loop = asyncio.get_running_loop()
+        is_urgent = bool(buffer.waiters) or self._drained is not None
+        if buffer.timer is None:
+            delayed = loop.call_soon if is_urgent else partial(loop.call_later, _COMPANY_SECONDS)
+            buffer.timer = delayed(self._store_frame, buffer)
+        elif is_urgent and isinstance(buffer.timer, asyncio.TimerHandle):
+            buffer.timer.cancel()
+            buffer.timer = loop.call_soon(self._store_frame, buffer)
+
+    def _store_frame(self, buffer: _TenantBuffer) -> None:
+        buffer.timer, buffer.is_storing = None, True
+        lines, waiters = self._take_frame(buffer)
+        on_outcome = partial(self._on_outcome, buffer, lines, waiters)
         try:
-            while buffer.lines:
-                lines, waiters = self._take_frame(buffer)
-                try:
-                    message = PendingMessage(buffer.subject, pack(lines), new_id(), frame_headers(len(lines)))
-                    await self._committers.of(key[0]).append(message)
-                    metrics.events_framed.labels(key[0]).inc(len(lines))
-                    metrics.frame_events.observe(len(lines))
-                    _resolve([waiter for waiter in waiters if waiter.last <= 0], None)
-                except Exception as problem:  # bugs, too: waiting callers must not hang
-                    self._drop(key[0], len(lines))
-                    log.error("events_not_stored", stream=key[0], count=len(lines), error=repr(problem))
-                    _resolve(waiters, problem)
-                finally:
-                    self._waiting_bytes -= sum(map(len, lines))
-        finally:
-            buffer.sending = None
-            if not buffer.lines and self._buffers.get(key) is buffer:
-                del self._buffers[key]
+            message = PendingMessage(buffer.subject, pack(lines), new_id(), frame_headers(len(lines)))
+            self._committers.of(buffer.key[0]).submit_callback((message,), on_outcome)
+        except Exception as problem:  # bugs, too: waiting callers must not hang
+            on_outcome(problem)
+
+    def _on_outcome(self, buffer: _TenantBuffer, lines: list[bytes], waiters: list[_Waiter], outcome: Outcome) -> None:
+        stream = buffer.key[0]
+        self._waiting_bytes -= sum(map(len, lines))
+        buffer.is_storing = False
+        if buffer.lines:
+            self._schedule(buffer)
+        elif self._buffers.get(buffer.key) is buffer:
+            del self._buffers[buffer.key]
+        if isinstance(outcome, Exception):
+            self._drop(stream, len(lines))
+            log.error("events_not_stored", stream=stream, count=len(lines), error=repr(outcome))
+            for waiter in waiters:
+                waiter.on_committed(EngineUnavailable("the events could not be stored", retry_after=1))
+        else:
+            metrics.events_framed.labels(stream).inc(len(lines))
+            metrics.frame_events.observe(len(lines))
+            for waiter in waiters:
+                if waiter.last <= 0:
+                    waiter.on_committed(None)
+        if self._drained is not None and not self._buffers:
+            self._drained.set_result(None)
+            self._drained = None
 
     def _take_frame(self, buffer: _TenantBuffer) -> tuple[list[bytes], list[_Waiter]]:
         """The lines of the next frame, and the waiters of these lines. A waiter with `last` at 0 or less has no more lines."""
@@ -175,9 +209,14 @@ class Outbox:
         return lines, waiters
 
     async def drain(self) -> None:
-        """Wait until all events are stored or dropped. Events whose sending was cancelled are not sent again."""
-        while tasks := [one.sending for one in self._buffers.values() if one.sending and not one.sending.done()]:
-            await asyncio.gather(*tasks, return_exceptions=True)
+        """Wait until all events are stored or dropped."""
+        while self._buffers:
+            if self._drained is None:
+                self._drained = asyncio.get_running_loop().create_future()
+            for buffer in self._buffers.values():
+                if not buffer.is_storing:
+                    self._schedule(buffer)
+            await asyncio.shield(self._drained)
 
 
 def _fill_caller(event: Event, context: RequestContext) -> None:
@@ -187,11 +226,10 @@ def _fill_caller(event: Event, context: RequestContext) -> None:
         force_setattr(event, "request_id", context.request_id)
 
 
-def _resolve(waiters: Sequence[_Waiter], problem: Exception | None) -> None:
-    for waiter in waiters:
-        if waiter.future.done():
-            continue
-        if problem is None:
-            waiter.future.set_result(None)
-        else:
-            waiter.future.set_exception(EngineUnavailable("the events could not be stored", retry_after=1))
+def _resolve(future: "asyncio.Future[None]", problem: EngineUnavailable | None) -> None:
+    if future.done():  # cancelled by its caller
+        return
+    if problem is None:
+        future.set_result(None)
+    else:
+        future.set_exception(problem)
