@@ -29,7 +29,8 @@ class ProgressLog:
 
 async def run(deployment: Deployment, seconds: float, seed: int, progress: ProgressLog) -> list[str]:
     await deployment.start()
-    campaign = Campaign(Endpoints(deployment.urls(), deployment.headers(), Answers(frozenset({502, 503}))))
+    answers = Answers(frozenset({502, 503}))
+    campaign = Campaign(Endpoints(deployment.urls(), deployment.headers(), answers, lambda: deployment.is_partitioned))
     await campaign.begin()
     await campaign.makes_progress(1, 30)
     progress.write("everyone is at work")

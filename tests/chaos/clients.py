@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +28,7 @@ class Endpoints:
     urls: tuple[str, ...]
     headers: dict[str, str]
     answers: Answers
+    is_partitioned: Callable[[], bool] = lambda: False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class Line:
     """One client's connection. It goes to another gateway when one fails it, and now and then without a reason."""
 
     def __init__(self, endpoints: Endpoints, first: int = 0, *, moves_every: int = 25) -> None:
-        self._front, self._at, self._moves_every = endpoints, first % len(endpoints.urls), moves_every
+        self.endpoints, self._at, self._moves_every = endpoints, first % len(endpoints.urls), moves_every
         self._calls = 0
         connector = aiohttp.TCPConnector(limit=2)
         self._session = aiohttp.ClientSession(
@@ -61,10 +62,10 @@ class Line:
 
     @property
     def url(self) -> str:
-        return self._front.urls[self._at]
+        return self.endpoints.urls[self._at]
 
     def move(self) -> None:
-        self._at = (self._at + 1) % len(self._front.urls)
+        self._at = (self._at + 1) % len(self.endpoints.urls)
 
     async def call(self, method: str, path: str, body: object = None, headers: dict[str, str] | None = None) -> Answer | None:
         """None if no answer came: it may have been carried out."""
@@ -82,11 +83,11 @@ class Line:
                     answer.status, {name.lower(): value for name, value in answer.headers.items()}, await answer.read()
                 )
         except _FAILURES as failure:
-            self._front.answers.unanswered[type(failure).__name__] += 1
+            self.endpoints.answers.unanswered[type(failure).__name__] += 1
             self.move()
             await asyncio.sleep(_PAUSE)
             return None
-        self._front.answers.record_response(f"{method} {path}", found.status, found.headers, _problem(found))
+        self.endpoints.answers.record_response(f"{method} {path}", found.status, found.headers, _problem(found))
         if found.status in (502, 503, 507):
             self.move()
             await asyncio.sleep(_PAUSE)
@@ -224,12 +225,12 @@ class Appender(Client):
         return {"Producer-Id": self.name, "Producer-Epoch": "0", "Producer-Seq": str(message[1])}
 
     async def _inspect(self, message: Message, end: str) -> None:
-        """Whoever was told that it is stored reads it, whichever gateway is asked."""
+        """Whoever was told that it is stored reads it, whichever gateway is asked, unless that one may be cut off."""
         before, self.last_end = self.last_end, end
-        if self.following % self.looks_every:
+        if self.following % self.looks_every or self.line.endpoints.is_partitioned():
             return
         answer = await self.line.call("GET", f"{self.path.replace('/publish/', '/stream/')}?offset={before}")
-        if answer is None or answer.status != 200:
+        if answer is None or answer.status != 200 or self.line.endpoints.is_partitioned():
             return
         if list(message) not in answer.json and "stream-up-to-date" in answer.headers:
             self.model.stale.append(message)

@@ -58,6 +58,7 @@ class Deployment(ABC):
 
     victims: tuple[str, ...]
     whats: tuple[What, ...] = KILLS
+    is_partitioned = False  # or was until a moment ago: a server that is cut off shows readers the past
 
     @abstractmethod
     async def start(self) -> None: ...

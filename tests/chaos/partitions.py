@@ -105,12 +105,14 @@ class Partitioned(Clustered):
         await self._all_serve()
         server = self._hosts[next((victim for victim in fault.victims if victim.startswith("n")), "n1")]
         others = [one for one in self._servers if one != server]
+        self.is_partitioned = True
         cut_off = self._cut(fault, server, others)
         began = time.monotonic()
         await asyncio.sleep(fault.lasting)
         self.network.heal()
         healed = time.monotonic()
         await self._all_serve()
+        self.is_partitioned = False
         self._measure(fault, cut_off, began, healed)
 
     def _cut(self, fault: Fault, server: Host, others: Sequence[Host]) -> set[str]:

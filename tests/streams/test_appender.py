@@ -13,8 +13,8 @@ from postroad.jetstream.connection import Connection
 from postroad.kernel.clock import now_ms
 from postroad.kernel.errors import Conflict, EngineUnavailable, PostroadError, TooLarge
 from postroad.streams import appender
-from postroad.streams.rules import AppendOutcome, AppendRequest, ProducerClaim
-from postroad.streams.store import StreamName
+from postroad.streams.rules import AppendOutcome, AppendRequest, ProducerClaim, StreamSnapshot
+from postroad.streams.store import StreamName, StreamStore
 from tests.streams.workers import JSON, TEXT, OpenWorker, Worker
 from tests.waiting import eventually
 
@@ -104,6 +104,35 @@ async def test_another_worker_detects_a_duplicate(worker: Worker, other: Worker,
     with pytest.raises(ProducerFenced):
         await worker.append(stream, b"x", ("p", 1, 4))
     assert await worker.read_all(stream) == [b"x"] * 5
+
+
+@pytest.mark.parametrize("is_gap", [False, True])
+async def test_a_gap_is_not_reported_from_an_outdated_snapshot(
+    worker: Worker, other: Worker, name: str, monkeypatch: pytest.MonkeyPatch, is_gap: bool
+) -> None:
+    """In a partition, a leader that was replaced answers reads as of the time when it was cut off."""
+    stream = StreamName(name, "a")
+    await worker.create(stream)
+    await worker.append(stream, b"0", ("p", 0, 0))
+    outdated = [await other.store.snapshot(stream, with_producers=True)]
+    await worker.append(stream, b"1", ("p", 0, 1))
+    snapshot = StreamStore.snapshot
+
+    async def first_outdated(self: StreamStore, name: StreamName, *, with_producers: bool = False) -> StreamSnapshot:
+        return outdated.pop() if outdated else await snapshot(self, name, with_producers=with_producers)
+
+    monkeypatch.setattr(StreamStore, "snapshot", first_outdated)
+    monkeypatch.setattr(StreamStore, "may_lag", True)
+    if is_gap:
+        with pytest.raises(ProducerGap) as gap:
+            await other.append(stream, b"3", ("p", 0, 3))
+        assert ("Producer-Expected-Seq", "2") in gap.value.headers
+    else:
+        await other.append(stream, b"2", ("p", 0, 2))
+    assert not outdated
+    monkeypatch.undo()
+    assert (await worker.append(stream, b"2", ("p", 0, 2))).is_duplicate is not is_gap
+    assert await worker.read_all(stream) == [b"0", b"1", b"2"]
 
 
 async def test_stream_seq_is_checked_across_workers_and_unguarded_appends(worker: Worker, other: Worker, name: str) -> None:

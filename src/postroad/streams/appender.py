@@ -1,7 +1,9 @@
 """One appender per stream and process. Requests that arrive during a write are batched into the next one.
 
 An appender decides from a cached snapshot of its stream. A failed precondition shows that another process has written, and the
-appender reads a new snapshot. It refuses a request, or reports a duplicate, only from a snapshot that it has just read.
+appender reads a new snapshot. It refuses a request, or reports a duplicate, only from a snapshot that it has just read. What is
+stored stays stored, so all but one of these are true even if the snapshot is some seconds old, as in a partition; a gap in a
+producer's sequence is confirmed by a write.
 """
 
 import asyncio
@@ -15,6 +17,7 @@ from functools import partial
 import msgspec
 import structlog
 
+from postroad.api.streams import ProducerGap
 from postroad.jetstream.commit import PendingMessage, PublishAck
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import Conflict, Overloaded, PostroadError
@@ -190,6 +193,8 @@ class StreamAppender:
                 is_fresh = True
             try:
                 plan = self._plan(batch, is_fresh=is_fresh)
+                if self._store.may_lag and any(isinstance(decision, ProducerGap) for _, decision in plan.decisions):
+                    await self._store.confirm(self._name, plan.snapshot)  # a gap ends its producer
                 stored = await self._store.committer(self._name).append_together(plan.messages) if plan.messages else ()
             except (Conflict, _StaleSnapshot) as problem:
                 self._snapshot = self._producers = None

@@ -203,7 +203,15 @@ class StreamStore:
             await self.save_checkpoint(name, snapshot)
         return snapshot
 
-    async def save_checkpoint(self, name: StreamName, snapshot: StreamSnapshot) -> None:
+    async def confirm(self, name: StreamName, snapshot: StreamSnapshot) -> None:
+        """Return if the snapshot was still current after it was read. Raises Conflict if something has been written since.
+
+        During a partition a leader that was replaced answers reads for some seconds more, but it can store nothing: only a
+        write shows that a snapshot was not its.
+        """
+        await self.save_checkpoint(name, snapshot, precondition(name.data_and_record, snapshot.last))
+
+    async def save_checkpoint(self, name: StreamName, snapshot: StreamSnapshot, condition: str = "") -> None:
         if snapshot.record is None or snapshot.producers is None:
             return
         checkpoint = Checkpoint(
@@ -212,7 +220,14 @@ class StreamStore:
             producers=dict(snapshot.producers),
             last_seq=snapshot.last_seq,
         )
-        message = PendingMessage(name.checkpoint, encode_record(checkpoint), new_id(), LAST_ONLY)
+        message = PendingMessage(
+            name.checkpoint,
+            encode_record(checkpoint),
+            new_id(),
+            LAST_ONLY + condition,
+            bool(condition),
+            _precondition_subject(name, condition),
+        )
         await self.committer(name).append(message, uses_reserve=True)
 
     async def save_read_time(self, name: StreamName) -> None:
