@@ -18,7 +18,8 @@ from postroad.access.keys import PLATFORM_PREFIX, new_key
 from postroad.access.records import KeyRecord, TenantRecord
 from postroad.container import Node, Role, prepare_engine, running_node, running_platform
 from postroad.http.app import App
-from postroad.http.server import RequestLimits, Server
+from postroad.http.connection import RequestLimits
+from postroad.http.server import Server
 from postroad.http.tls import TlsCertificate
 from postroad.jetstream import stream_reader
 from postroad.jetstream.connection import Connection

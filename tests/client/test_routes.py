@@ -19,7 +19,7 @@ from postroad.client.calls import Call, Pages, Poll, SyncNamespace, live, operat
 from postroad.client.follower import LiveReader
 from postroad.client.producer import Append, Numbering
 from postroad.client.transport import AsyncTransport, ClientSettings, Send, SyncTransport, _client_arguments, _request
-from postroad.http.app import _parse_query
+from postroad.http.query import parse_query
 from postroad.http.routing import Route, Router
 from tests.described import ROUTES
 from tests.looping import for_each
@@ -184,7 +184,7 @@ def test_a_methods_fields_are_the_routes(name: str) -> None:
         if route.query is None:
             assert not query
         else:
-            _parse_query(request.url.query, route.query)
+            parse_query(request.url.query, route.query)
         if is_full:
             sent.setdefault("query", set()).update(query)
         if route.raw_body:

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from postroad.http.body_discarder import CHUNK_SECONDS, BodyDiscarder
+from postroad.http.connection import HttpConnection
 from postroad.http.request import Request
 from postroad.http.response import Response
-from postroad.http.server import HttpConnection
 from tests.gateway import Answer, served
 from tests.http.small import NOTES, raw_connection, route, small_app
 

@@ -73,6 +73,7 @@ from postroad.kernel.errors import (
     Unavailable,
     Unreachable,
     UnsupportedMediaType,
+    UpgradeRequired,
 )
 
 __all__ = [
@@ -153,6 +154,7 @@ __all__ = [
     "Unavailable",
     "Unreachable",
     "UnsupportedMediaType",
+    "UpgradeRequired",
     "WakeFenced",
     "WebhookRefused",
 ]

@@ -5,33 +5,32 @@ import re
 import time
 import traceback
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from datetime import datetime
-from functools import cache, partial
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
-from urllib.parse import parse_qsl
 
-import msgspec
-import msgspec.inspect
 import structlog
 
 from postroad.http import metrics
 from postroad.http.admission import Admission, AdmissionLimits, CallerLimits
 from postroad.http.client_ip import Network, client_address
 from postroad.http.loopback import check_loopback
+from postroad.http.open_sockets import OpenSockets
 from postroad.http.problems import problem_response
+from postroad.http.query import parse_query
 from postroad.http.request import ClientDisconnected, Receive, Request, RevocationWatch, Scope, Send
 from postroad.http.response import Response
 from postroad.http.routing import Route, Router
 from postroad.http.security_headers import API, default_headers
+from postroad.http.websocket_frames import check_handshake, check_origin
 from postroad.kernel import json
 from postroad.kernel.errors import (
-    InvalidParameter,
     MalformedJson,
     Overloaded,
     PostroadError,
     RouteNotFound,
     TooLarge,
+    Unauthenticated,
     UnsupportedMediaType,
 )
 from postroad.kernel.identity import Caller, Credential, RouteRequirement
@@ -88,6 +87,7 @@ class App:
         self._overload_log_limit = LogLimit()
         self._counters_by_tenant = self._usage.by_tenant
         self.draining = asyncio.Event()
+        self._sockets = OpenSockets()
         self._cors_headers: list[tuple[bytes, bytes]] = []
         if settings.cors_origin:
             self._cors_headers.append((b"access-control-allow-origin", settings.cors_origin.encode()))
@@ -99,6 +99,11 @@ class App:
 
     def drain(self) -> None:
         self.draining.set()
+        self._sockets.drain()
+
+    def is_websocket(self, path: str) -> bool:
+        """True for a path whose handshakes the server must not serve as plain HTTP."""
+        return self._router.is_websocket(path)
 
     @property
     def open_requests(self) -> int:
@@ -142,6 +147,9 @@ class App:
                 response = problem_response(PostroadError("see the logs for this request id"), request_id)
             status = response.status
             counters = self._counters_of(request, route)
+            if response.socket is not None and request is not None:
+                self._sockets.open(response, request_id, request, scope)
+                return
             try:
                 await self._send(response, request_id, method, request, counters, receive, send)
             except Exception:  # the headers are sent: closing the connection is the only way to signal the error
@@ -175,15 +183,29 @@ class App:
         if route.scope is not None:
             request._caller = await self._authenticator.authenticate(request, route)
             request._watch = self._authenticator.watch
+        if route.is_websocket:
+            check_origin(request.headers, self._settings.cors_origin, request.scheme)
+            accept = check_handshake(request.headers if scope.get("switch") is not None else {})
+            request.reauthenticate = partial(self._reauthenticate, request, route)
         body_bytes_max = self._admit_caller(request, route)
         if route.query is not None:
-            request.query = _parse_query(scope["query_string"], route.query, has_bearer=route.resource is not None)
+            request.query = parse_query(scope["query_string"], route.query, has_bearer=route.resource is not None)
         if request.body_bytes is None and (route.body is not None or route.raw_body):
             await self._receive_body(request, route, body_bytes_max)
         response = await route.handler(request)
-        if isinstance(response.body, AsyncIterator) and request.slot is not None:
+        if (isinstance(response.body, AsyncIterator) or response.socket is not None) and request.slot is not None:
             request.slot.begin_live()
+        if response.socket is not None:
+            response.headers.append((b"sec-websocket-accept", accept))
         return response
+
+    async def _reauthenticate(self, request: Request, route: Route, credential: str) -> Caller:
+        """The caller of another credential for the same route and tenant."""
+        headers = {**request.headers, b"authorization": b"Bearer " + credential.encode()}
+        caller = await self._authenticator.authenticate(replace(request, headers=headers, query_string=b""), route)
+        if caller.tenant != request.caller.tenant:
+            raise Unauthenticated("the credential is of another tenant")
+        return caller
 
     async def _receive_body(self, request: Request, route: Route, limit: int) -> None:
         """Read the body and decode it to the route's type."""
@@ -402,48 +424,3 @@ def _check_json(request: Request) -> None:
 def _is_json(media: bytes) -> bool:
     kind = media.partition(b";")[0].strip().lower()
     return kind == b"application/json" or kind.endswith(b"+json")
-
-
-def _parse_query(text: bytes, into: type[msgspec.Struct], *, has_bearer: bool = False) -> msgspec.Struct:
-    try:
-        pairs = parse_qsl(text.decode("ascii"), keep_blank_values=True, strict_parsing=bool(text), max_num_fields=64)
-    except (ValueError, UnicodeDecodeError) as exc:
-        raise InvalidParameter("the query string is malformed") from exc
-    if has_bearer:  # the credential, which authentication has read
-        pairs = [(name, value) for name, value in pairs if name != "bearer"]
-    names = [name for name, _ in pairs]
-    lists = _list_parameters(into)
-    repeated = next((name for name in names if name not in lists and names.count(name) > 1), None)
-    if repeated is not None:
-        raise InvalidParameter(f"the query parameter {repeated[:64]!r} is given more than once")
-    several = {name: [value for other, value in pairs if other == name] for name in lists.intersection(names)}
-    try:
-        found = msgspec.convert({**dict(pairs), **several}, into, strict=False)
-    except msgspec.ValidationError as exc:
-        raise InvalidParameter(f"query parameter: {json.described(str(exc), into)}") from exc
-    fields = dict(zip(found.__struct_encode_fields__, found.__struct_fields__, strict=True))
-    for name, given in pairs:  # msgspec converts the text null to None, and a number to a time
-        value = getattr(found, fields[name]) if name in fields else given
-        if value is None or (isinstance(value, datetime) and ":" not in given):
-            raise InvalidParameter(f"query parameter: {given[:64]!r} is not a valid value of {name!r}")
-    if "from" in names and "to" in names:
-        _check_range(getattr(found, fields["from"]), getattr(found, fields["to"]))
-    return found
-
-
-@cache
-def _list_parameters(into: type[msgspec.Struct]) -> frozenset[str]:
-    """The parameters that may be given several times."""
-    kinds = (msgspec.inspect.ListType, msgspec.inspect.VarTupleType)
-    described = msgspec.inspect.type_info(into)
-    fields = described.fields if isinstance(described, msgspec.inspect.StructType) else ()
-    return frozenset(field.encode_name for field in fields if isinstance(_unannotated(field.type), kinds))
-
-
-def _unannotated(kind: msgspec.inspect.Type) -> msgspec.inspect.Type:
-    return _unannotated(kind.type) if isinstance(kind, msgspec.inspect.Metadata) else kind
-
-
-def _check_range(since: object, until: object) -> None:
-    if isinstance(since, datetime) and isinstance(until, datetime) and since > until:
-        raise InvalidParameter("query parameter: `from` must not be after `to`")

@@ -26,6 +26,16 @@ class CoalescingTransport:
         if buffer:
             self._transport.write(b"".join(buffer))
 
+    def write_now(self, data: bytes) -> None:
+        """Send at once: for data that was already put together for many connections."""
+        if self._buffer:
+            self._flush()
+        self._transport.write(data)
+
+    def write_eof(self) -> None:
+        self._flush()
+        self._transport.write_eof()
+
     def close(self) -> None:
         self._flush()
         self._transport.close()

@@ -67,6 +67,7 @@ class Request:
     slot: RequestSlot | None = None  # None on routes without limits
     refusal: Callable[[], PostroadError] = _missing_credentials
     read_body: "Callable[[], Awaitable[None]]" = _no_body  # for authentication that depends on the body
+    reauthenticate: "Callable[[str], Awaitable[Caller]] | None" = None  # on a WebSocket, with the text of another credential
     _caller: Caller | None = None
     _watch: "Callable[[Caller], RevocationWatch] | None" = None
 
@@ -109,6 +110,10 @@ class Request:
         """The W3C trace context of the request, None if it is missing or malformed."""
         value = self.headers.get(b"traceparent")
         return value.decode() if value is not None and _TRACEPARENT.fullmatch(value) else None
+
+    def watch(self, caller: Caller) -> "RevocationWatch | None":
+        """Watch a caller's credential for longer than the request lasts. None if it cannot be revoked. Must be closed."""
+        return None if self._watch is None else self._watch(caller)
 
     @contextmanager
     def watch_revocation(self) -> "Iterator[asyncio.Future[None]]":

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from postroad.http.security_headers import SecurityHeaders
+from postroad.http.websocket import SocketHandler
 from postroad.kernel.json import encode, encode_into
 
 SLICE_BYTES_MAX = 256 * 1024  # of a response that are encoded or sent without a pause
@@ -19,6 +20,7 @@ class Response:
     `security`: set by handlers that return pages, or content of a tenant (`http/security_headers.py`).
     `list_field`: the field of the body whose items may be large together. They are encoded one by one, and other requests go on
     in between.
+    `socket`: the handler of a WebSocket, with status 101. `subprotocol` is the one that was chosen.
     """
 
     body: bytes | msgspec.Struct | AsyncIterator[bytes] | None = None
@@ -27,6 +29,8 @@ class Response:
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
     security: SecurityHeaders | None = None
     list_field: str = ""
+    socket: SocketHandler | None = None
+    subprotocol: str = ""
 
     def encoded(self) -> bytes:
         if isinstance(self.body, bytes):

@@ -48,7 +48,8 @@ class Route:
     `token_tenant`, on a route without a scope: the tenant of a signed token that the handler checks, None without a valid one;
     then the limits of anonymous requests apply.
     `body_ids` are the names of ids in the body and their fields, for the operator's hook: then the body is read before it is
-    called. `is_unlimited`: the route responds when the limits on open requests are reached, as health checks must.
+    called. `is_websocket`: the handler returns a response with a `socket`; other requests than handshakes are refused before.
+    `is_unlimited`: the route responds when the limits on open requests are reached, as health checks must.
     """
 
     method: str
@@ -76,6 +77,7 @@ class Route:
     allows_admin: bool = False
     token_tenant: Callable[[Request], str | None] | None = None
     is_unlimited: bool = False
+    is_websocket: bool = False
     body_ids: tuple[tuple[str, str], ...] = ()
     action: str = ""  # name of the operation for the operator's hook; default: that of the handler
     sdk: str = ""  # generated SDK method, such as `tasks.list`
@@ -180,6 +182,12 @@ class Router:
         if any("/" in text for text in (texts[:-1] if route.matches_rest else texts)):
             raise InvalidParameter("a segment of the path contains an encoded slash")
         return route, dict(zip(names, texts, strict=True))
+
+    def is_websocket(self, path: str) -> bool:
+        try:
+            return self.find("GET", path)[0].is_websocket
+        except PostroadError:
+            return False
 
     def methods(self, path: str) -> list[str]:
         node = self._walk(self._root, path.split("/")[1:], 0, [])

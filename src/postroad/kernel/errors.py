@@ -97,6 +97,10 @@ class MisdirectedRequest(InvalidRequest, code="misdirected-request", status=421,
     """An open installation (`--open`) serves loopback host names only."""
 
 
+class UpgradeRequired(InvalidRequest, code="upgrade-required", status=426, title="Upgrade required"):
+    """The path is a WebSocket; `Sec-WebSocket-Version` names the supported version."""
+
+
 class UnsupportedMediaType(InvalidRequest, code="unsupported-media-type", status=415, title="Unsupported media type"):
     """The route does not accept this content type."""
 

@@ -12,7 +12,8 @@ from contextlib import asynccontextmanager
 import uvloop
 
 from postroad.container import Role, running_node
-from postroad.http.server import RequestLimits, Server
+from postroad.http.connection import RequestLimits
+from postroad.http.server import Server
 from postroad.http.tls import TlsCertificate
 from postroad.jetstream.store_sync import STREAMS_OPEN_MAX, StoreSyncFailed
 from postroad.kernel.buffered_metrics import start_flusher
