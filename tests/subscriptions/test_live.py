@@ -4,11 +4,13 @@ from typing import Any
 
 import msgspec
 import pytest
+from websockets.exceptions import InvalidStatus
 
 from postroad.client import AsyncPostroad
 from postroad.kernel.identity import Scope
 from tests.gateway import Client, EventReader, Gateway, Tenant
 from tests.subscriptions.topic_client import TopicClient
+from tests.topics.socket_client import socket, socket_of
 
 EU_LARGE = {"filter": ["orders.eu.*"], "contentFilter": {"payload": {"amount": {"gte": 100}}}}
 
@@ -118,3 +120,73 @@ async def test_the_client_follows_a_subscription(tenant: Tenant, node: Gateway) 
         messages = client.subscriptions.follow(subscription, from_sequence=1)
         assert (await anext(messages)).payload == {"n": 1}
         await messages.aclose()
+
+
+# Over a WebSocket
+
+
+async def subscribe_socket(tenant: Tenant, **more: object) -> str:
+    return await subscribe(tenant, **{"delivery_type": "websocket", **more})
+
+
+async def test_a_socket_reads_a_subscription(tenant: Tenant) -> None:
+    subscription, topic = await subscribe_socket(tenant, **EU_LARGE), TopicClient(tenant)
+    await topic.publish("orders.eu.created", {"amount": 150})
+    await topic.publish("orders.eu.created", {"amount": 50})
+    async with socket_of(tenant, f"/v1/ws/{subscription}?fromSequence=1") as reader:
+        found = await reader.expect("subscribed")
+        assert (found["sequence"], found["pending"]) == (0, 2)
+        first = await reader.expect("message")
+        assert first["sequence"] == 1 and first["payload"] == {"amount": 150} and "ref" not in first
+        await reader.expect("ready")
+        await topic.publish("orders.eu.paid", {"amount": 100})
+        assert await reader.messages(1) == [3]
+        await reader.send("subscribe", ref="x", topic="orders")
+        await reader.problem("precondition-failed", "x")
+        await reader.send("ping")
+        await reader.expect("pong")
+    token = (await tenant.client.post("/v1/tokens", {"resource": f"subscription/{subscription}"})).ok(201)["token"]
+    async with socket(tenant.gateway, None, f"/v1/ws/{subscription}?after={first['id']}&bearer={token}") as reader:
+        await reader.expect("subscribed")
+        assert await reader.messages(1) == [3]
+
+
+async def test_a_change_ends_the_sockets_of_a_subscription(tenant: Tenant) -> None:
+    subscription, topic = await subscribe_socket(tenant), TopicClient(tenant)
+    async with socket_of(tenant, f"/v1/ws/{subscription}") as reader:
+        await reader.expect("subscribed")
+        await reader.expect("ready")
+        (await tenant.client.patch(f"/v1/subscriptions/{subscription}", {"latestOnly": 100})).ok()
+        assert (await reader.closed_with())[0] == 1001
+    async with socket_of(tenant, f"/v1/ws/{subscription}") as reader:
+        await reader.expect("subscribed")
+        await reader.expect("ready")
+        for _ in range(3):
+            await topic.publish("orders.eu.created", {})
+        assert (await reader.messages(1))[0] <= 3
+        (await tenant.client.post(f"/v1/subscriptions/{subscription}/pause")).ok()
+        assert (await reader.closed_with())[0] == 1001
+    with pytest.raises(InvalidStatus) as refused:
+        async with socket_of(tenant, f"/v1/ws/{subscription}"):
+            pass
+    assert refused.value.response.status_code == 409
+
+
+async def test_each_type_has_its_route(tenant: Tenant) -> None:
+    events = await subscribe(tenant)
+    sockets = (await tenant.client.post("/v1/topics/orders/subscriptions", {"delivery_type": "websocket"})).ok(201)["id"]
+    (await tenant.client.get(path(sockets))).problem(409, "precondition-failed")
+    for subscription, status in ((events, 409), ("missing", 404)):
+        with pytest.raises(InvalidStatus) as refused:
+            async with socket_of(tenant, f"/v1/ws/{subscription}"):
+                pass
+        assert refused.value.response.status_code == status
+
+
+async def test_latest_only_is_for_subscriptions_that_are_read_live(tenant: Tenant) -> None:
+    await TopicClient(tenant).create()
+    (await tenant.client.put("/v1/queues/q", {})).ok(201)
+    wanted = {"delivery_type": "queue", "queue": "q", "latestOnly": 100}
+    (await tenant.client.post("/v1/topics/orders/subscriptions", wanted)).problem(422, "invalid-body")
+    made = (await tenant.client.post("/v1/topics/orders/subscriptions", {**wanted, "latestOnly": None})).ok(201)
+    (await tenant.client.patch(f"/v1/subscriptions/{made['id']}", {"latestOnly": 100})).problem(422, "invalid-body")

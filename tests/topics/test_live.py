@@ -14,7 +14,7 @@ from postroad.http import sse
 from postroad.jetstream import shared_tail
 from postroad.kernel.errors import InvalidParameter
 from postroad.kernel.identity import Scope
-from postroad.topics import live
+from postroad.topics import live_events, live_log, live_message, live_reader
 from postroad.topics.live_position import LiveStart, ResumePoint, parse_event_id, start_of
 from postroad.topics.records import StoredTopicMessage, TopicRecord
 from tests.gateway import Gateway, Tenant
@@ -144,7 +144,7 @@ async def test_a_payload_with_line_ends_is_one_event(tenant: Tenant) -> None:
 
 
 async def test_messages_arrive_in_order_from_the_log_and_then_live(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "_PAGE_ENTRIES", 7)
+    monkeypatch.setattr(live_log, "_PAGE_ENTRIES", 7)
     topic = await make_topic(tenant)
     await fill(tenant, topic, 50)
     async with reading(tenant, f"{topic}/stream?fromSequence=1") as reader:
@@ -157,7 +157,7 @@ async def test_messages_arrive_in_order_from_the_log_and_then_live(tenant: Tenan
 async def test_readers_that_join_while_messages_arrive_miss_and_repeat_nothing(
     tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live, "_PAGE_ENTRIES", 5)
+    monkeypatch.setattr(live_log, "_PAGE_ENTRIES", 5)
     monkeypatch.setattr(shared_tail, "_RING_ENTRIES_MAX", 8)
     topic = await make_topic(tenant)
     await fill(tenant, topic, 20)
@@ -193,7 +193,7 @@ async def test_a_filter_selects_by_subject_in_the_log_and_live(tenant: Tenant) -
 
 
 async def test_a_reader_that_selects_little_gets_positions(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "_SILENT_MAX", 10)
+    monkeypatch.setattr(live_reader, "_SILENT_MAX", 10)
     topic = await make_topic(tenant)
     async with reading(tenant, f"{topic}/stream?filter=rare") as reader:
         await reader.expect("ready")
@@ -275,12 +275,14 @@ async def test_a_position_beyond_the_end_is_a_reset(tenant: Tenant) -> None:
 
 
 async def test_a_slow_reader_is_disconnected(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "_BEHIND_MAX", 20)
+    monkeypatch.setattr(live_reader, "_BEHIND_MAX", 20)
+    monkeypatch.setattr(live_events, "_BUFFER_BYTES", 1)
     monkeypatch.setattr(shared_tail, "_RING_ENTRIES_MAX", 4)
     topic = await make_topic(tenant)
     gateway = tenant.gateway
     record = await topics_of(gateway).lifecycle.find(tenant.id, "orders")
-    frames = await topics_of(gateway).live.open(record, live.Selection((">",)), None)
+    live = topics_of(gateway).live
+    frames = live_events.live_events(live, await live.plan(record, live_message.Selection((">",))))
     assert b"event: ready" in await anext(frames)
     await fill(tenant, topic, 1)
     assert b"event: message" in await anext(frames)
@@ -379,13 +381,13 @@ async def test_a_revoked_key_ends_the_connection(tenant: Tenant) -> None:
 
 async def test_readers_share_a_tail_and_each_message_is_encoded_once(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
     encoded: list[int] = []
-    original = live.message_frame
+    original = live_message.message_data
 
     def encode_once(record: TopicRecord, stored: StoredTopicMessage) -> bytes:
         encoded.append(stored.sequence)
         return original(record, stored)
 
-    monkeypatch.setattr(live, "message_frame", encode_once)
+    monkeypatch.setattr(live_message, "message_data", encode_once)
     topic = await make_topic(tenant)
     async with (
         reading(tenant, f"{topic}/stream") as one,

@@ -97,11 +97,11 @@ class RequestAuthenticator:
             may_fetch = not self._throttle.is_throttled(request.client)
             return await self._identities.caller_by_key(text, named, may_fetch=may_fetch)
         if text.startswith(TOKEN_PREFIX):
-            resource = None if route.resource is None else route.resource.format(**request.parameters)
-            project = request.parameters.get("project")
-            return None if resource is None else await self._tokens.authenticate(text, resource, project)
+            named_resources = (route.resource, route.alternative_resource)
+            resources = [one.format(**request.parameters) for one in named_resources if one is not None]
+            return await self._tokens.authenticate(text, resources, request.parameters.get("project")) if resources else None
         if route.accepts_jwt and text.count(".") == 2:
-            return await self._jwts.authenticate(text, named or DEFAULT_TENANT)
+            return await self._jwts.authenticate(text, named or _tenant_in_url(request, route) or DEFAULT_TENANT)
         return None
 
     def watch(self, caller: Caller) -> CallerWatch:
@@ -117,6 +117,16 @@ def _named_tenant(request: Request) -> str | None:
     if header is not None and not header.strip():
         raise InvalidParameter("the header X-Postroad-Tenant is empty; leave it out, or name a tenant")
     return request.parameters.get("project") or header
+
+
+def _tenant_in_url(request: Request, route: Route) -> str | None:
+    """The tenant of a WebSocket, whose client in a browser cannot send headers."""
+    if not route.is_websocket or b"tenant=" not in request.query_string:
+        return None
+    with contextlib.suppress(ValueError):
+        found = parse_qs(request.query_string.decode("latin-1"), max_num_fields=64).get("tenant", [])
+        return found[0] if len(found) == 1 else None
+    return None
 
 
 def _has_credential(request: Request) -> bool:
@@ -148,7 +158,7 @@ def _check_permissions(caller: Caller, request: Request, route: Route) -> None:
         and caller.scopes.isdisjoint(route.scopes)
     ):
         raise Forbidden(f"the key lacks the scope {' or '.join(repr(str(scope)) for scope in route.scopes)}")
-    if caller.allowed is not None or caller.only_stream is not None:
+    if caller.allowed is not None or caller.only_stream is not None or caller.grants is not None:
         for kind in route.guarded:
             name = request.parameters[kind]
             if not caller.may_use(kind, name):

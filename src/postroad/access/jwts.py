@@ -1,6 +1,7 @@
 """JWTs that a tenant signs for its own users (HS256), and the shared secrets; several at a time, for rotation.
 
-Claims: `sub` and `exp` are required, `scope` is `read`, `write` or both, `stream_id` restricts the JWT to one stream. `kid` in
+Claims: `sub` and `exp` are required, `scope` is `read`, `write` or both, `stream_id` restricts the JWT to one stream, and
+`topics` lists the topics that it may read live, with patterns of subjects; without it there are none. `kid` in
 the header names the secret; without it all secrets of the tenant are tried. JWTs are accepted by stream and session routes only.
 
 A JWT can do no more than its secret allows and the key that created the secret can grant, and ends when that key is deleted,
@@ -19,13 +20,13 @@ from postroad.access.identity_cache import IdentityCache
 from postroad.access.key_service import check_expiry
 from postroad.access.keys import is_id
 from postroad.access.records import JWT_SCOPES, KeyRecord, SecretRecord, earliest, jwt_secret_of
-from postroad.api.access import NewJwtSecret, SecretNotFound, TenantDisabled
+from postroad.api.access import GRANTS_MAX, NewJwtSecret, SecretNotFound, TenantDisabled, TopicGrant
 from postroad.crypto.secret_encryption import DecryptionFailed, SecretCipher
 from postroad.governance.audit import Audit
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.clock import LATEST_MS, Clock
 from postroad.kernel.context import RequestContext
-from postroad.kernel.errors import Forbidden, PreconditionFailed
+from postroad.kernel.errors import Forbidden, InvalidParameter, PreconditionFailed
 from postroad.kernel.identity import (
     ALL_RESOURCES,
     Caller,
@@ -124,6 +125,9 @@ class JwtSecrets:
             streams = common_globs(streams, creator.allowed_streams)
         if not isinstance(subject, str) or not scopes or not (stream is None or isinstance(stream, str)):
             return None
+        grants = _topic_grants(claims.get("topics", ()))
+        if grants is None:
+            return None
         return Caller(
             tenant,
             _caller_id(record.id),
@@ -134,7 +138,8 @@ class JwtSecrets:
             expires_at_ms=earliest(
                 int(claims["exp"]) * 1000, LATEST_MS, record.expires_at_ms, creator.expires_at_ms if creator else None
             ),
-            allowed=resource_restrictions(stream=streams),
+            allowed=resource_restrictions(stream=streams, topic=creator.allowed_topics if creator else ()),
+            grants=grants,
             only_stream=stream,
             issuer=creator.id if creator else "",
         )
@@ -226,3 +231,12 @@ def _owner(tenant: str, secret_id: str) -> str:
 
 def _caller_id(secret_id: str) -> str:
     return f"jwt:{secret_id}"
+
+
+def _topic_grants(claim: object) -> tuple[tuple[str, tuple[str, ...]], ...] | None:
+    """The topics of the claim `topics`, with patterns; None if it is invalid."""
+    try:
+        found = msgspec.convert(claim, tuple[TopicGrant, ...])
+        return None if len(found) > GRANTS_MAX else tuple((grant.topic, grant.patterns) for grant in found)
+    except (msgspec.ValidationError, InvalidParameter):
+        return None

@@ -3,11 +3,11 @@
 A token is read-only, short-lived and valid for one resource, with `once` for one connection. It becomes invalid with the text of
 the key that requested it: a rotation ends it at the end of the grace period.
 
-    pr_token_<signed>      signed content: format, tenant, key id, resource, expiry, an id if valid once, id of the text
+    pr_token_<signed>      signed content: format, tenant, key id, resource, expiry, an id if valid once, id of the text, grants
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import msgspec
 
@@ -26,6 +26,7 @@ from postroad.kernel.json import invalid_field
 from postroad.kernel.resources import ResourceKind
 
 TOKEN_PREFIX = "pr_token_"  # noqa: S105  # a prefix
+LIVE_RESOURCE = "live"
 _OWNER = b"stream"
 
 
@@ -37,8 +38,10 @@ class _Token(msgspec.Struct, frozen=True, array_like=True):
     expires_at_ms: int
     once_id: str | None
     text_id: str = ""
+    grants: tuple[tuple[str, tuple[str, ...]], ...] | None = None
 
 
+_GRANTS_BYTES_MAX = 3000  # of a token's content: it must fit into a URL
 _decode = msgspec.msgpack.Decoder(_Token).decode
 
 
@@ -68,20 +71,37 @@ class Tokens:
             raise invalid_field("$.resource", f"must have one of the forms: {forms}")
         for kind, name in match.groupdict().items():
             self._check_name(caller, kind, name)
+        grants = self._check_grants(caller, wanted)
         wanted_until_ms = self._clock() + wanted.expires_in_seconds * 1000
         expires_at_ms = min(wanted_until_ms, caller.expires_at_ms or wanted_until_ms)
         once_id = new_id() if wanted.once else None
-        token = _Token(1, caller.tenant, caller.key_id, wanted.resource, expires_at_ms, once_id, caller.text_id)
-        return TOKEN_PREFIX + self._signer.sign(_OWNER, msgspec.msgpack.encode(token)), expires_at_ms
+        token = _Token(1, caller.tenant, caller.key_id, wanted.resource, expires_at_ms, once_id, caller.text_id, grants)
+        content = msgspec.msgpack.encode(token)
+        if grants is not None and len(content) > _GRANTS_BYTES_MAX:
+            raise invalid_field("$.grants", f"the grants do not fit into a token of {_GRANTS_BYTES_MAX} bytes")
+        return TOKEN_PREFIX + self._signer.sign(_OWNER, content), expires_at_ms
 
-    async def authenticate(self, text: str, resource: str, project: str | None = None) -> Caller | None:
-        """The caller of a token, None if it is invalid or not for this resource. `project` is the tenant in the path."""
+    def _check_grants(self, caller: Caller, wanted: NewToken) -> tuple[tuple[str, tuple[str, ...]], ...] | None:
+        """The topics of a token for `live`, None for all of the key's. Raises BodyInvalid, Forbidden."""
+        if wanted.grants is None:
+            return None
+        if wanted.resource != LIVE_RESOURCE:
+            raise invalid_field("$.grants", f"are for the resource `{LIVE_RESOURCE}` only")
+        for grant in wanted.grants:
+            self._check_name(caller, "topic", grant.topic, "$.grants")
+        try:
+            return tuple((grant.topic, grant.patterns) for grant in wanted.grants)
+        except InvalidParameter as exc:
+            raise invalid_field("$.grants", str(exc)) from exc
+
+    async def authenticate(self, text: str, resources: Collection[str], project: str | None = None) -> Caller | None:
+        """The caller of a token, None if it is invalid or for none of these resources. `project` is the tenant in the path."""
         try:
             token = _decode(self._signer.verify(_OWNER, text.removeprefix(TOKEN_PREFIX)))
         except (SignatureInvalid, msgspec.DecodeError):
             return None
         now = self._clock()
-        if token.expires_at_ms <= now or token.resource != resource or project not in (None, token.tenant):
+        if token.expires_at_ms <= now or token.resource not in resources or project not in (None, token.tenant):
             return None
         key = await self._identities.key(token.key_id)
         if key is None or not key.is_active(now) or Scope.READ not in key.scopes or (key.tenant or token.tenant) != token.tenant:
@@ -104,9 +124,10 @@ class Tokens:
             text_id=key_text.text_id,
             max_requests_per_second=key.max_requests_per_second,
             max_live_connections=key.max_live_connections,
+            grants=token.grants,
         )
 
-    def _check_name(self, caller: Caller, kind: str, name: str) -> None:
+    def _check_name(self, caller: Caller, kind: str, name: str, path: str = "$.resource") -> None:
         """Raises BodyInvalid if no resource of this kind can have the name, Forbidden if the caller may not use it."""
         known = self._kinds.get(kind)
         if known is None:
@@ -115,7 +136,7 @@ class Tokens:
             if known.check is not None:
                 known.check(name)
         except InvalidParameter as exc:
-            raise invalid_field("$.resource", str(exc)) from exc
+            raise invalid_field(path, str(exc)) from exc
         if not caller.may_use(kind, name):
             raise Forbidden(f"the key may not use the {kind} {name!r}")
 

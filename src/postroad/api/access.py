@@ -7,9 +7,11 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from postroad.api.pages import Limit, page_of
+from postroad.api.topics import PATTERNS_MAX, SubjectPattern
 from postroad.kernel.clock import AwareDatetime, Timestamp
 from postroad.kernel.errors import AuthError, NotFound
 from postroad.kernel.identity import ALL_RESOURCES, Credential, Scope
+from postroad.kernel.matching import pattern
 
 GRACE_SECONDS_MAX = 30 * 86_400
 
@@ -262,10 +264,32 @@ class JwtSecretPage(msgspec.Struct, frozen=True, kw_only=True):
 # Stream tokens
 
 
+GRANTS_MAX = 32
+
+
+class TopicGrant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A topic that a token may read, and patterns of the subjects that it sees of it."""
+
+    topic: Annotated[str, Meta(min_length=1, max_length=80)]
+    filter: Annotated[tuple[SubjectPattern, ...], Meta(min_length=1, max_length=PATTERNS_MAX)] | SubjectPattern = (">",)
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """Raises InvalidParameter."""
+        return tuple(pattern(one) for one in ((self.filter,) if isinstance(self.filter, str) else self.filter))
+
+
 class NewToken(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
     resource: Annotated[str, Meta(min_length=1, max_length=512, description="Resource to read, such as `telemetry`.")]
     expires_in_seconds: Annotated[int, Meta(ge=1, le=86_400, description="Seconds until the token expires.")] = 3600
     once: Annotated[bool, Meta(description="Valid for one connection.")] = False
+    grants: (
+        Annotated[
+            tuple[TopicGrant, ...],
+            Meta(min_length=1, max_length=GRANTS_MAX, description="For `live`: topics with patterns, as JSON."),
+        ]
+        | None
+    ) = None
 
 
 class IssuedToken(IssuedCredential, frozen=True, rename="camel", kw_only=True):

@@ -9,6 +9,7 @@ from msgspec import UNSET, Meta, UnsetType
 from postroad.api.pages import Limit, Page, page_of
 from postroad.api.queues import DryRun
 from postroad.api.tasks import Task
+from postroad.api.topics import LatestOnly
 from postroad.kernel.clock import AwareDatetime, Timestamp
 from postroad.kernel.errors import InvalidRequest
 from postroad.kernel.matching import PATTERN
@@ -25,11 +26,12 @@ class FilterInvalid(InvalidRequest, code="filter-invalid", status=422, title="In
 
 
 class DeliveryType(StrEnum):
-    """`sse`: a stored selection without progress, which clients read live."""
+    """`sse` and `websocket`: a stored selection without progress, which clients read live."""
 
     HTTP_PUSH = "http_push"
     QUEUE = "queue"
     SSE = "sse"
+    WEBSOCKET = "websocket"
 
 
 class StartFrom(StrEnum):
@@ -109,9 +111,7 @@ class NewSubscription(msgspec.Struct, frozen=True, rename="camel", kw_only=True,
 
     delivery_type: Annotated[
         DeliveryType,
-        Meta(
-            description="Where messages go: an HTTP endpoint (`url`), a `queue` of the tenant, or clients that read it (`sse`)."
-        ),
+        Meta(description="Where messages go: an HTTP endpoint (`url`), a `queue`, or clients that read it (`sse`, `websocket`)."),
     ] = msgspec.field(name="delivery_type")
     name: Annotated[SubscriptionName, Meta(description="Unique in the topic: a repeated request creates nothing.")] | None = None
     filter: Patterns | Pattern = (">",)
@@ -133,6 +133,7 @@ class NewSubscription(msgspec.Struct, frozen=True, rename="camel", kw_only=True,
     ordering: Annotated[Ordering, Meta(description=_ORDERING)] = Ordering.NONE
     ordering_key: OrderingKey = "subject"
     format: Annotated[PushFormat, Meta(description=_FORMAT)] = PushFormat.RAW
+    latest_only: LatestOnly | None = None
 
 
 class SubscriptionPatch(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
@@ -151,6 +152,7 @@ class SubscriptionPatch(msgspec.Struct, frozen=True, rename="camel", kw_only=Tru
     ordering: Annotated[Ordering, Meta(description=_ORDERING)] | UnsetType = UNSET
     ordering_key: OrderingKey | UnsetType = UNSET
     format: Annotated[PushFormat, Meta(description=_FORMAT)] | UnsetType = UNSET
+    latest_only: LatestOnly | UnsetType | None = UNSET
 
 
 class SubscriptionStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -198,6 +200,9 @@ class Subscription(msgspec.Struct, frozen=True, rename="camel", kw_only=True, om
     disabled_reason: str | None = None
     secret: str | None = None
     secrets: Annotated[int, Meta(description="Number of valid secrets: two during a rotation.")] = 0
+    latest_only: Annotated[int | None, Meta(description="With `sse` and `websocket`: only the newest message per subject.")] = (
+        None
+    )
     status: SubscriptionStatus | None = None
 
 

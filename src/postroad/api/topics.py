@@ -308,6 +308,11 @@ LiveEventId = Annotated[
 ]
 
 
+LatestOnly = Annotated[
+    int, Meta(ge=50, le=60_000, description="Of each subject, only the newest message in so many milliseconds.")
+]
+
+
 class TopicStreamQuery(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
     filter: Annotated[
         tuple[SubjectPattern, ...],
@@ -315,6 +320,7 @@ class TopicStreamQuery(msgspec.Struct, frozen=True, rename="camel", kw_only=True
     ] = ()
     from_sequence: FromSequence | None = None
     from_time: FromTime | None = None
+    latest_only: LatestOnly | None = None
 
 
 class LivePositionQuery(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):

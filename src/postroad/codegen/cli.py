@@ -7,6 +7,8 @@ from enum import Enum
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin
 
+import msgspec
+
 from postroad.codegen.parameters import Imports, Parameter, contains, is_paged, merge_roots, page_size_of, parameters_of
 from postroad.codegen.sdk import docstring
 from postroad.http.routing import Command, Route
@@ -245,6 +247,9 @@ def _converted(one: Parameter, imports: Imports) -> str:
     if _is_list(one) and get_args(kind)[0] is int:
         imports.add("postroad.cli.rendering", "numbers")
         return f"numbers({one.name})"
+    if _is_list(one) and isinstance(get_args(kind)[0], type) and issubclass(get_args(kind)[0], msgspec.Struct):
+        imports.add("postroad.cli.rendering", "json_value")
+        return f'[json_value(text, "{one.name}") for text in {one.name} or ()] or None'
     if _is_duration(one):
         imports.add("postroad.cli.times", "seconds")
         return f"seconds({one.name})"

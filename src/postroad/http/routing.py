@@ -41,7 +41,8 @@ class Route:
 
     `{name}` in the path matches one segment; with `matches_rest` the last one matches the rest of the path, slashes included.
     `raw_body`: the body is passed as bytes. `media` empty: a successful response has no body.
-    `resource` is the resource that a stream token must be for, made of path parameters. `accepts_jwt`: JWTs of the tenant are
+    `resource` is the resource that a stream token must be for, made of path parameters; `alternative_resource` is accepted, too.
+    `accepts_jwt`: JWTs of the tenant are
     accepted. `allows_anonymous`: requests without a credential are accepted without scopes, and the handler decides.
     `alternative_scope` is a scope that is accepted instead of `scope`. `allows_admin`: `admin` is accepted, too, because the
     route manages or observes resources; routes that carry a tenant's data (publish, consume, read or append to streams) do not.
@@ -69,6 +70,7 @@ class Route:
     description: str = ""
     headers: tuple[tuple[str, Any], ...] = ()  # request headers with their types
     resource: str | None = None
+    alternative_resource: str | None = None
     accepts_jwt: bool = False
     allows_anonymous: bool = False
     raw_body: bool = False

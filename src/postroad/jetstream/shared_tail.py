@@ -9,7 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Hashable, Iterator
 from contextlib import aclosing, contextmanager
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.stream_reader import Entry
@@ -25,6 +25,17 @@ K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
 
+class TailListener(Protocol):
+    """Is called back instead of waiting in a task, for many readers at once."""
+
+    @property
+    def is_busy(self) -> bool:
+        """True while it passes entries on: then the tail waits after a burst."""
+
+    def tail_changed(self) -> None:
+        """There are new entries, or the tail has ended."""
+
+
 class SharedTail(Generic[T]):
     """`position` is that of the newest entry, `ring_start` the one before the first entry in the ring."""
 
@@ -32,13 +43,15 @@ class SharedTail(Generic[T]):
         self.position = self.ring_start = after
         self.readers = 0
         self.has_ended = False
+        self.listeners: set[TailListener] = set()
+        self._is_notifying = False
         self._changed = Waiters()
         self._convert = convert
         self._ring: deque[tuple[int, int, T]] = deque()  # sequence, size, item
         self._ring_bytes = self._added = 0
         self._tail = Tail(connection, source, after, self._deliver)
         self.running = asyncio.create_task(self._tail.run())
-        self.running.add_done_callback(lambda _: self._changed.wake())
+        self.running.add_done_callback(lambda _: self._wake())
 
     @property
     def is_current(self) -> bool:
@@ -52,10 +65,23 @@ class SharedTail(Generic[T]):
             self._ring_bytes -= size
             self.ring_start = sequence
         self.position = entry.sequence
-        self._changed.wake()
+        self._wake()
         self._added += 1
         if self._added % _BURST_ENTRIES == 0:
             await asyncio.sleep(0)
+            while any(listener.is_busy for listener in self.listeners):  # noqa: ASYNC110  # for a few iterations
+                await asyncio.sleep(0)
+
+    def _wake(self) -> None:
+        self._changed.wake()
+        if self.listeners and not self._is_notifying:
+            self._is_notifying = True
+            asyncio.get_running_loop().call_soon(self._notify)
+
+    def _notify(self) -> None:
+        self._is_notifying = False
+        for listener in tuple(self.listeners):
+            listener.tail_changed()
 
     async def wait(self) -> None:
         """Wait for the next entry or the end. The caller must not have awaited anything since it read the state."""
@@ -76,7 +102,7 @@ class SharedTail(Generic[T]):
         """The source is gone: stop, and wake all readers."""
         self.has_ended = True
         self.running.cancel()
-        self._changed.wake()
+        self._wake()
 
 
 class SharedTails(Generic[K, T]):
@@ -98,19 +124,27 @@ class SharedTails(Generic[K, T]):
         tail = self.current(key)
         return None if tail is None else tail.position
 
-    @contextmanager
-    def join(self, key: K, after: int) -> Iterator[SharedTail[T]]:
-        """The tail of a source; a new one starts after the position `after`."""
+    def acquire(self, key: K, after: int) -> SharedTail[T]:
+        """The tail of a source; a new one starts after the position `after`. Must be released."""
         tail = self._tails.get(key)
         if tail is None or tail.running.done():
             tail = self._tails[key] = SharedTail(self._connection, self._source_of(key), after, self._convert(key))
         tail.readers += 1
+        return tail
+
+    def release(self, key: K, tail: SharedTail[T]) -> None:
+        tail.readers -= 1
+        if not tail.readers:
+            asyncio.get_running_loop().call_later(_IDLE_SECONDS, self._drop_if_idle, key, tail)
+
+    @contextmanager
+    def join(self, key: K, after: int) -> Iterator[SharedTail[T]]:
+        """The tail of a source, as long as the context lasts."""
+        tail = self.acquire(key, after)
         try:
             yield tail
         finally:
-            tail.readers -= 1
-            if not tail.readers:
-                asyncio.get_running_loop().call_later(_IDLE_SECONDS, self._drop_if_idle, key, tail)
+            self.release(key, tail)
 
     async def follow(self, key: K, after: int) -> AsyncGenerator[T, None]:
         """The items after a position, in order and without gaps, at the reader's pace."""

@@ -43,7 +43,9 @@ class Caller:
     """The authenticated caller of a request. For a platform key, `tenant` is the tenant that the request names.
 
     `allowed` has the globs of each kind of resource that the caller is restricted to; other kinds are not restricted.
-    `only_stream` is the stream that a JWT is restricted to. `text_id` identifies the text of the key that admitted the caller,
+    `only_stream` is the stream that a JWT is restricted to. `grants` are the topics that a token or JWT is restricted to, each
+    with the patterns of subjects that it may read; None for no such restriction.
+    `text_id` identifies the text of the key that admitted the caller,
     which a rotation replaces. `issuer` is the id of the key that created the JWT's secret.
     The limits are those of the key per worker: None for the defaults, 0 for none.
     """
@@ -62,18 +64,29 @@ class Caller:
     issuer: str = ""
     max_requests_per_second: int | None = None
     max_live_connections: int | None = None
+    grants: tuple[tuple[str, tuple[str, ...]], ...] | None = None
 
     def may_use(self, kind: str, name: str) -> bool:
         """True if the restrictions allow the resource of this kind and name."""
         if self.only_stream is not None and (kind != "stream" or name != self.only_stream):
+            return False
+        if self.grants is not None and kind == "topic" and all(topic != name for topic, _ in self.grants):
             return False
         if self.allowed is None:
             return True
         globs = self.allowed.get(kind)
         return globs is None or any(glob_matches(glob, name) for glob in globs)
 
+    def granted_patterns(self, topic: str) -> tuple[str, ...] | None:
+        """The patterns of subjects that the caller may read of a topic; None for all."""
+        if self.grants is None:
+            return None
+        return tuple(sorted({pattern for name, patterns in self.grants if name == topic for pattern in patterns}))
+
     def is_restricted(self, kind: str) -> bool:
         """False if `may_use` allows every resource of this kind."""
+        if kind == "topic" and self.grants is not None:
+            return True
         return self.only_stream is not None or (self.allowed is not None and self.allowed.get(kind) is not None)
 
 

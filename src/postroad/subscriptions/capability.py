@@ -136,7 +136,7 @@ class SubscriptionsCapability(Capability):
         tester = DeliveryTester(self._attempter, platform.clock)
         routes = SubscriptionRoutes(self.service, status, self._attempts, tester, self._replayer)
         dead_letters = SubscriptionDeadLetterRoutes(self.service, self._dead_letters, self._redriver, platform.audit)
-        live = LiveSubscriptionRoutes(self.service, self.table, topics.lifecycle, topics.live)
+        live = LiveSubscriptionRoutes(self.service, self.table, topics.lifecycle, topics.live, self.platform.clock)
         return [*routes.table(), *dead_letters.table(), *live.table()]
 
     def background_jobs(self) -> Sequence[BackgroundJob]:

@@ -34,6 +34,9 @@ class ReplayRange(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     rate_per_second: int
 
 
+LIVE_TYPES = (DeliveryType.SSE, DeliveryType.WEBSOCKET)
+
+
 class SubscriptionRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """A subscription, under `<tenant>.<id>`. `start_after` is the sequence that its delivery starts after.
 
@@ -71,6 +74,7 @@ class SubscriptionRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=Tr
     ordering: Ordering = Ordering.NONE
     ordering_key: str = "subject"
     format: PushFormat = PushFormat.RAW
+    latest_only: int | None = None
     replays: tuple[ReplayRange, ...] = ()
     created_at_ms: int
     updated_at_ms: int
@@ -87,7 +91,7 @@ class SubscriptionRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=Tr
     @property
     def is_read_live(self) -> bool:
         """True if clients read it, and nothing is delivered."""
-        return self.delivery_type is DeliveryType.SSE
+        return self.delivery_type in LIVE_TYPES
 
     @property
     def is_active(self) -> bool:
@@ -165,5 +169,6 @@ def subscription_of(
         disabled_reason=record.disabled_reason,
         secret=secret,
         secrets=len(record.secrets),
+        latest_only=record.latest_only,
         status=status,
     )

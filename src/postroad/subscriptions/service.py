@@ -128,6 +128,7 @@ class Subscriptions:
             ordering=new.ordering,
             ordering_key=new.ordering_key,
             format=new.format,
+            latest_only=new.latest_only,
             created_at_ms=now,
             updated_at_ms=now,
         )

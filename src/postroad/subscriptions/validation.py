@@ -16,7 +16,7 @@ from postroad.kernel.errors import InvalidParameter
 from postroad.kernel.json import invalid_field
 from postroad.subscriptions.content_filter import ContentFilter
 from postroad.subscriptions.outgoing import is_own_header
-from postroad.subscriptions.records import SubscriptionRecord
+from postroad.subscriptions.records import LIVE_TYPES, SubscriptionRecord
 from postroad.topics.rules import check_pattern
 
 _PLAIN_FIELDS = (
@@ -31,8 +31,10 @@ _PLAIN_FIELDS = (
     "ordering",
     "ordering_key",
     "format",
+    "latest_only",
 )
-_SELECTION_FIELDS = frozenset({"delivery_type", "name", "filter", "content_filter"})
+_SELECTION_FIELDS = frozenset({"delivery_type", "name", "filter", "content_filter", "latest_only"})
+_LIVE_ONLY = "is for `sse` and `websocket` only"
 
 
 def patterns_of(given: tuple[str, ...] | str, path: str = "$.filter") -> tuple[str, ...]:
@@ -48,8 +50,10 @@ def patterns_of(given: tuple[str, ...] | str, path: str = "$.filter") -> tuple[s
 
 def check_new(new: NewSubscription) -> None:
     """Check fields that depend on each other. Raises BodyInvalid, FilterInvalid."""
-    if new.delivery_type is DeliveryType.SSE:
+    if new.delivery_type in LIVE_TYPES:
         check_selection_only(new)
+    elif new.latest_only is not None:
+        raise invalid_field("$.latestOnly", _LIVE_ONLY)
     check_target(new.delivery_type, new.url, new.queue)
     if new.delivery_type is DeliveryType.QUEUE and (new.secret is not None or new.headers):
         raise invalid_field("$.secret" if new.secret is not None else "$.headers", "is for `http_push` only")
@@ -75,7 +79,9 @@ def check_selection_only(given: NewSubscription | SubscriptionPatch) -> None:
     fields = msgspec.structs.fields(type(given))
     for one in fields:
         if one.name not in _SELECTION_FIELDS and getattr(given, one.name) != _default(one):
-            raise invalid_field(f"$.{one.encode_name}", "is a setting of deliveries, and not for `sse`")
+            raise invalid_field(
+                f"$.{one.encode_name}", "is a setting of deliveries, and not for subscriptions that are read live"
+            )
 
 
 def _default(field: msgspec.structs.FieldInfo) -> Any:
@@ -93,6 +99,8 @@ def patched(record: SubscriptionRecord, patch: SubscriptionPatch, now_ms: int) -
     """The record with the changes, other than headers, which are encrypted. Raises BodyInvalid, FilterInvalid."""
     if record.is_read_live:
         check_selection_only(patch)
+    elif patch.latest_only is not UNSET:
+        raise invalid_field("$.latestOnly", _LIVE_ONLY)
     changes: dict[str, Any] = {name: value for name in _PLAIN_FIELDS if (value := getattr(patch, name)) is not UNSET}
     if patch.filter is not UNSET:
         changes["patterns"] = patterns_of(patch.filter)

@@ -6,7 +6,7 @@ from typing import Any
 from postroad.api.topics import LoopDetected, TopicFed, TopicInUse, TopicNotFound
 from postroad.http.routing import Route
 from postroad.jetstream.replicated_table import ReplicatedTable
-from postroad.kernel.names import TOPIC, topic_stream, topic_subject
+from postroad.kernel.names import TOPIC, topic_name, topic_stream, topic_subject
 from postroad.kernel.resources import ResourceKind
 from postroad.platform import BackgroundJob, Capability, Platform, Role, every
 from postroad.queues.capability import QueuesCapability
@@ -31,7 +31,9 @@ class TopicsCapability(Capability):
     """Other capabilities use `lifecycle` (look-ups, dependents, the end of a topic), `publisher`, `reader` and `live`."""
 
     name = "topics"
-    resources = (ResourceKind("topic", {"pattern": f"^{TOPIC.pattern}$", "description": "Name of the topic."}, ("T",)),)
+    resources = (
+        ResourceKind("topic", {"pattern": f"^{TOPIC.pattern}$", "description": "Name of the topic."}, ("T",), check=topic_name),
+    )
     errors = (TopicNotFound, TopicInUse, TopicFed, LoopDetected)
     events = EVENTS
     buckets = (TOPICS_BUCKET,)
@@ -95,7 +97,7 @@ class TopicsCapability(Capability):
         batch_max = self.platform.settings.section(TopicsSettings).topic_batch_messages_max
         topics = TopicRoutes(self.lifecycle, self.reader)
         messages = TopicMessageRoutes(self.lifecycle, self.publisher, self.reader, batch_max=batch_max)
-        return [*topics.table(), *messages.table(), *LiveTopicRoutes(self.lifecycle, self.live).table()]
+        return [*topics.table(), *messages.table(), *LiveTopicRoutes(self.lifecycle, self.live, self.platform.clock).table()]
 
     def background_jobs(self) -> Sequence[BackgroundJob]:
         return (

@@ -51,3 +51,7 @@ def start_of(resume: ResumePoint, incarnation: str, first: int, last: int) -> Li
     if resume.after + 1 < first:
         return LiveStart(first - 1, gap=(resume.after + 1, first - 1))
     return LiveStart(resume.after)
+
+
+def event_id(incarnation: str, sequence: int) -> str:
+    return f"{sequence}-{incarnation_tag(incarnation)}"

@@ -1,20 +1,26 @@
-"""HTTP route of live reading: the messages of a topic as server-sent events."""
+"""HTTP routes of live reading: the messages of a topic as server-sent events, and of several over a WebSocket."""
 
 from collections.abc import Sequence
 
+from postroad.api.live import SUBPROTOCOL, LiveSocketQuery
 from postroad.api.topics import LiveEventId, TopicNotFound, TopicStreamQuery
 from postroad.http.request import Request
 from postroad.http.response import Response
 from postroad.http.routing import Route
 from postroad.http.sse import event_stream
-from postroad.kernel.clock import epoch_ms
-from postroad.kernel.errors import EngineUnavailable, InvalidParameter
+from postroad.http.websocket_frames import offered_subprotocols
+from postroad.kernel.clock import Clock, epoch_ms
+from postroad.kernel.errors import EngineUnavailable, InvalidParameter, MalformedRequest, UpgradeRequired
 from postroad.kernel.identity import Scope
 from postroad.topics.lifecycle import TopicLifecycle
-from postroad.topics.live import LiveTopics, Selection
+from postroad.topics.live import LiveTopics
+from postroad.topics.live_events import live_events
 from postroad.topics.live_position import ResumePoint, parse_event_id
+from postroad.topics.live_socket import MultiplexedConnection, selection_for
 from postroad.topics.rules import check_pattern
 
+LIVE_RESOURCE = "live"
+SOCKET_ERRORS = (UpgradeRequired, MalformedRequest, InvalidParameter, EngineUnavailable)
 LIVE_HEADERS = (("Last-Event-ID", LiveEventId),)
 LIVE_DESCRIPTION = (
     "Server-sent events: `message`, `ready` once the reader has caught up, `gap` if messages were removed before it read them, "
@@ -23,8 +29,8 @@ LIVE_DESCRIPTION = (
 
 
 class LiveTopicRoutes:
-    def __init__(self, lifecycle: TopicLifecycle, live: LiveTopics) -> None:
-        self._lifecycle, self._live = lifecycle, live
+    def __init__(self, lifecycle: TopicLifecycle, live: LiveTopics, clock: Clock) -> None:
+        self._lifecycle, self._live, self._clock = lifecycle, live, clock
 
     def table(self) -> Sequence[Route]:
         return [
@@ -38,21 +44,54 @@ class LiveTopicRoutes:
                 query=TopicStreamQuery,
                 media="text/event-stream",
                 resource="topic/{topic}",
+                alternative_resource=LIVE_RESOURCE,
+                accepts_jwt=True,
                 headers=LIVE_HEADERS,
                 errors=(TopicNotFound, InvalidParameter, EngineUnavailable),
                 description=LIVE_DESCRIPTION,
-            )
+            ),
+            Route(
+                "GET",
+                "/v1/ws",
+                self.open_live_socket,
+                Scope.READ,
+                "Read topics live over one WebSocket",
+                "Topics",
+                query=LiveSocketQuery,
+                status=101,
+                media="",
+                resource=LIVE_RESOURCE,
+                accepts_jwt=True,
+                is_websocket=True,
+                errors=SOCKET_ERRORS,
+                description=(
+                    f"Subprotocol `{SUBPROTOCOL}`: JSON text messages. The client sends `subscribe`, `unsubscribe`, `token` and "
+                    "`ping`. A request that is no WebSocket handshake is refused with 426."
+                ),
+            ),
         ]
 
     async def follow_topic(self, request: Request) -> Response:
         query: TopicStreamQuery = request.query
-        selection = Selection(tuple(check_pattern(one) for one in query.filter) or (">",))
+        patterns = tuple(check_pattern(one) for one in query.filter) or (">",)
+        selection = selection_for(request.caller, request.parameters["topic"], patterns, query.latest_only or 0)
         resume = resume_point(request)
         record = await self._lifecycle.find(request.caller.tenant, request.parameters["topic"])
-        frames = await self._live.open(
-            record, selection, resume, from_sequence=query.from_sequence, from_ms=epoch_ms(query.from_time)
+        plan = await self._live.plan(
+            record,
+            selection,
+            resume,
+            from_sequence=query.from_sequence,
+            from_ms=epoch_ms(query.from_time),
         )
-        return event_stream(request, frames)
+        return event_stream(request, live_events(self._live, plan))
+
+    async def open_live_socket(self, request: Request) -> Response:
+        offered = offered_subprotocols(request.headers)
+        if offered and SUBPROTOCOL not in offered:
+            raise InvalidParameter(f"the supported subprotocol is {SUBPROTOCOL}")
+        connection = MultiplexedConnection(request, self._live, self._clock, self._lifecycle)
+        return Response(status=101, socket=connection, subprotocol=SUBPROTOCOL if offered else "")
 
 
 def resume_point(request: Request) -> ResumePoint | None:

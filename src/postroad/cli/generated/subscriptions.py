@@ -15,9 +15,9 @@ from postroad.cli.times import from_now, seconds
 def create_subscriptions(
     topic: Annotated[str, typer.Argument(help="Name of the topic.")],
     delivery_type: Annotated[
-        Literal["http_push", "queue", "sse"],
+        Literal["http_push", "queue", "sse", "websocket"],
         typer.Argument(
-            help="Where messages go: an HTTP endpoint (`url`), a `queue` of the tenant, or clients that read it (`sse`)."
+            help="Where messages go: an HTTP endpoint (`url`), a `queue`, or clients that read it (`sse`, `websocket`)."
         ),
     ],
     name: Annotated[str | None, typer.Option("--name", help="Unique in the topic: a repeated request creates nothing.")] = None,
@@ -71,6 +71,9 @@ def create_subscriptions(
         Literal["raw", "cloudevents"] | None,
         typer.Option("--format", help="`raw`, or `cloudevents` with the attributes of CloudEvents 1.0 in headers."),
     ] = None,
+    latest_only: Annotated[
+        int | None, typer.Option("--latest-only", help="Of each subject, only the newest message in so many milliseconds.")
+    ] = None,
     as_json: AsJson = False,
     wide: Wide = False,
 ) -> None:
@@ -102,6 +105,7 @@ def create_subscriptions(
                 ordering=ordering,
                 ordering_key=ordering_key,
                 format=format,
+                latest_only=latest_only,
             ),
             as_json,
             wide=wide,
@@ -177,6 +181,12 @@ def update_subscriptions(
         Literal["raw", "cloudevents"] | None,
         typer.Option("--format", help="`raw`, or `cloudevents` with the attributes of CloudEvents 1.0 in headers."),
     ] = None,
+    latest_only: Annotated[
+        str | None,
+        typer.Option(
+            "--latest-only", help="Of each subject, only the newest message in so many milliseconds. `none` removes it."
+        ),
+    ] = None,
     as_json: AsJson = False,
     wide: Wide = False,
 ) -> None:
@@ -201,6 +211,7 @@ def update_subscriptions(
                 ordering=ordering,
                 ordering_key=ordering_key,
                 format=format,
+                latest_only=nullable(latest_only, int),
             ),
             as_json,
             wide=wide,

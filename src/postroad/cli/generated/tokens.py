@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from postroad.cli.output import AsJson, connected
-from postroad.cli.rendering import show_secret
+from postroad.cli.rendering import json_value, show_secret
 from postroad.cli.times import seconds
 
 tokens = typer.Typer(
@@ -20,6 +20,7 @@ def create_tokens(
         str | None, typer.Option("--expires-in", help="Seconds until the token expires. Such as `90s`, `12h`, `7d`.")
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Valid for one connection.")] = False,
+    grants: Annotated[list[str] | None, typer.Option("--grant", help="For `live`: topics with patterns, as JSON.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Create a stream token.
@@ -28,4 +29,13 @@ def create_tokens(
     becomes invalid with the key.
     """
     with connected() as client:
-        show_secret(client.tokens.create(resource, expires_in_seconds=seconds(expires_in_seconds), once=once), as_json, "token")
+        show_secret(
+            client.tokens.create(
+                resource,
+                expires_in_seconds=seconds(expires_in_seconds),
+                once=once,
+                grants=[json_value(text, "grants") for text in grants or ()] or None,
+            ),
+            as_json,
+            "token",
+        )

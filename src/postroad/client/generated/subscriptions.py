@@ -53,6 +53,7 @@ class SubscriptionsCalls:
         ordering: Ordering | str | None = None,
         ordering_key: str | None = None,
         format: PushFormat | str | None = None,
+        latest_only: int | None = None,
     ) -> Call[Subscription]:
         """Subscribe to a topic.
 
@@ -81,6 +82,7 @@ class SubscriptionsCalls:
                 "ordering": ordering,
                 "orderingKey": ordering_key,
                 "format": format,
+                "latestOnly": latest_only,
             }
         )
         return Call(
@@ -128,6 +130,7 @@ class SubscriptionsCalls:
         ordering: Ordering | str | None = None,
         ordering_key: str | None = None,
         format: PushFormat | str | None = None,
+        latest_only: int | UnsetType | None = UNSET,
     ) -> Call[Subscription]:
         """Change a subscription.
 
@@ -148,7 +151,7 @@ class SubscriptionsCalls:
                 "orderingKey": ordering_key,
                 "format": format,
             },
-            {"contentFilter": content_filter, "maxPerSecond": max_per_second},
+            {"contentFilter": content_filter, "maxPerSecond": max_per_second, "latestOnly": latest_only},
         )
         return Call(method="PATCH", path=f"/v1/subscriptions/{segment(subscription)}", body=body, response=Subscription)
 
