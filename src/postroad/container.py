@@ -324,7 +324,7 @@ def app_settings(settings: Settings) -> AppSettings:
             requests_max=settings.requests_max,
             requests_per_tenant_max=settings.requests_per_tenant_max,
             requests_per_address_max=settings.requests_per_address_max,
-            live_connections_max=settings.live_connections_max,
+            live_connections_max=settings.live_max,
             live_connections_per_tenant_max=settings.live_connections_per_tenant_max,
             body_buffer_bytes_max=settings.body_buffer_bytes_max,
         ),

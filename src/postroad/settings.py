@@ -157,11 +157,14 @@ class Settings(Section):
     requests_per_address_max: int = setting(
         1_000, "Open requests and live connections without credentials per client address and worker; beyond that 429.", positive
     )
-    live_connections_max: int = setting(
-        10_000, "Waiting long polls and streamed responses per worker; beyond that the response is 503.", positive
+    live_max: int = setting(
+        20_000,
+        "WebSockets, streamed responses and waiting long polls per worker; beyond that the response is 503.",
+        positive,
+        old_name="live_connections_max",
     )
     live_connections_per_tenant_max: int = setting(
-        5_000, "Waiting long polls and streamed responses per tenant and worker; beyond that the response is 429.", positive
+        10_000, "WebSockets, streamed responses and waiting long polls per tenant and worker; beyond that 429.", positive
     )
     header_bytes_max: int = setting(32 * _KIB, "Largest request line and headers together.", positive, old_name="head_bytes_max")
     header_seconds_max: float = setting(

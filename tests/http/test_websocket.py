@@ -374,7 +374,7 @@ async def test_a_peer_that_answers_two_pings_no_more_is_disconnected(echo: tuple
 
 
 async def test_a_socket_is_a_live_connection_and_no_open_request() -> None:
-    server = EchoServer(live_connections_max=1, requests_max=1)
+    server = EchoServer(live_max=1, requests_max=1)
     async with served(server.app) as url:
         async with peer_of(url):
             pass
