@@ -12,6 +12,7 @@ import httpx
 import msgspec
 import pytest
 
+from postroad.api.access import TopicGrant
 from postroad.api.dead_letters import DeadLetterFilter
 from postroad.api.subscriptions import SubscriptionDeadLetterFilter
 from postroad.client import AsyncPostroad, Claim, Postroad
@@ -33,7 +34,8 @@ WITHOUT_A_SCOPE = {"/api/control/claim", "/readyz", *WAKES}  # who holds a wake 
 # A webhook calls back with what it was sent, in whatever language it is; and verifies its calls with a JWT library.
 FOR_MACHINES = {f"{root}/__ds/{path}" for root in STREAM_ROOTS for path in ("subscriptions/{subscription}/callback", "jwks.json")}
 # Live readers of events come with their own kind of call: for browsers and machines that watch.
-WITHOUT_A_METHOD = {"/v1/telemetry/stream", "/v1/buckets/{bucket}/watch", *FOR_MACHINES}  # a watch is a generator
+SOCKETS = {"/v1/ws", "/v1/ws/{subscription}"}  # for browsers
+WITHOUT_A_METHOD = {"/v1/telemetry/stream", "/v1/buckets/{bucket}/watch", *SOCKETS, *FOR_MACHINES}  # a watch is a generator
 # The same operation by another method, for clients that can send no body with DELETE; the SDK uses one of them.
 ALTERNATIVES = {("DELETE", "/v1/{project}/unsubscribe")}
 
@@ -92,6 +94,8 @@ FITTING = {
     "ordering_key": "header:x",
     "format": "cloudevents",
     "max_deliver": 7,
+    "latest_only": 100,
+    "grants": [TopicGrant(topic="t")],
     "max_in_flight": 7,
     "filter": ["a.>"],
     "count": 7,

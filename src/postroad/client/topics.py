@@ -109,17 +109,24 @@ class TopicCalls(TopicsCalls):
         filter: str | Sequence[str] = (),  # noqa: A002  # the name of the query parameter
         from_sequence: int | None = None,
         from_time: Moment | None = None,
+        latest_only: int | None = None,
         last_event_id: str | None = None,
         on_notice: OnNotice | None = None,
     ) -> TopicFollower:
-        """The messages of a topic as they are published: from now on, or from a sequence or a time.
+        """The messages of a topic as they are published: from now on, or from a sequence or a time. `latest_only`: of each
+        subject, only the newest message in so many milliseconds.
 
         Connects again after an interruption and continues after the last message: each is returned once, in order. `on_notice`
         is called with a `TopicReady`, `TopicGap` or `TopicReset`; without it, gaps and resets are logged as warnings. Raises
         TopicNotFound and other permanent errors.
         """
         patterns = [filter] if isinstance(filter, str) else list(filter)
-        query = {"filter": patterns or None, "fromSequence": from_sequence, "fromTime": moment(from_time)}
+        query = {
+            "filter": patterns or None,
+            "fromSequence": from_sequence,
+            "fromTime": moment(from_time),
+            "latestOnly": latest_only,
+        }
         return TopicFollower(_path(topic, "/stream"), query, last_event_id, on_notice)
 
 
