@@ -1,4 +1,4 @@
-"""Control jobs: at most one per customer, with progress; cancel one that runs, and run a delayed one at once.
+"""Control jobs: at most one per customer, with progress; cancel one that runs, run a delayed one at once; priorities.
 
 POSTROAD_KEY=… python examples/jobs.py
 """
@@ -54,6 +54,12 @@ async def main() -> None:
 
         worker.stop()
         await working
+
+        for priority in ("low", "normal", "high"):
+            await postroad.queues.publish(QUEUE, {"customer": 9}, priority=priority)
+        pulled = await postroad.queues.pull(QUEUE, max_messages=3, wait_ms=1000)
+        print("the order is", ", ".join(message.priority for message in pulled.messages))
+        await postroad.queues.ack_many(QUEUE, pulled.messages)
 
 
 if __name__ == "__main__":

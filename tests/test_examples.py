@@ -74,7 +74,7 @@ async def test_the_jobs_example_controls_its_jobs(running: Installation) -> None
     lines = output.splitlines()
     assert lines[0] == "the customer has an export already: True"
     assert re.fullmatch(r"progress is shown: row \d+", lines[1])
-    assert lines[2:] == ["the worker stopped it: True", "it is delayed", "it ran: True"]
+    assert lines[2:] == ["the worker stopped it: True", "it is delayed", "it ran: True", "the order is high, normal, low"]
 
 
 async def test_the_schedule_example_runs_every_second(running: Installation) -> None:

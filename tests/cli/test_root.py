@@ -27,11 +27,12 @@ def test_a_message_is_published_pulled_and_acknowledged(shell: Shell) -> None:
     made = shell.run("queues", "put", "orders", "--visibility-timeout-ms", "60000", "--json").json
     assert made["settings"]["visibilityTimeoutMs"] == 60_000
 
-    options = ("--header", "kind=new", "--correlation-id", "c", "--json")
+    options = ("--header", "kind=new", "--correlation-id", "c", "--priority", "high", "--json")
     published = shell.run("queues", "publish", "orders", "-", *options, stdin='{"n": 1}').json
     assert "orders" in shell.run("queues", "list").stdout
     [message] = shell.run("queues", "pull", "orders", "--wait-ms", "5000", "--json").json
     assert (message["messageId"], message["payload"], message["headers"]) == (published["messageId"], {"n": 1}, {"kind": "new"})
+    assert message["priority"] == "high"
     assert "acknowledged 1 of 1" in shell.run("queues", "ack", "orders", message["receiptId"]).stdout
     stats = shell.run("queues", "show", "orders", "--json").json["stats"]
     assert (stats["ready"], stats["leased"], stats["delayed"], stats["dead"]) == (0, 0, 0, 0)

@@ -316,6 +316,16 @@ async def test_a_job_is_cancelled_retried_and_run_at_once(whole: Sdk) -> None:
     assert (await whole("jobs.run_now", later.job_id)).status == "queued"
 
 
+async def test_messages_with_priorities_are_delivered_in_their_order(sdk: Sdk) -> None:
+    await sdk("queues.put", "orders")
+    for priority in ("low", "normal", "high"):
+        await sdk("queues.publish", "orders", priority, priority=priority)
+    messages = (await sdk("queues.pull", "orders", max_messages=3)).messages
+    assert [message.priority for message in messages] == ["high", "normal", "low"]
+    page = await sdk("queues.peek_page", "orders", priority="low")
+    assert [(message.payload, message.priority) for message in page.items] == [("low", "low")]
+
+
 async def test_a_consumer_reports_progress_and_learns_of_a_cancellation(whole: Sdk) -> None:
     await whole("queues.put", "orders")
     published = await whole("queues.publish", "orders", 1, unique_key="k", expires_at="2030-01-01T00:00:00Z")

@@ -85,6 +85,7 @@ FITTING = {
     "state": "running",
     "status": "done",
     "action": "dlq",
+    "priority": "low",
     "grain": "hour",
     "catch_up": "all",
     "on_full": "refuse",

@@ -101,6 +101,8 @@ _MEANING = (
     "payloads cannot be archived yet",
     "must be later than now and than the first delivery",
     "send `percent`, `note` or both",
+    "which excludes priorities",
+    "excludes priorities, and the queue has had messages with a priority",
 )
 
 

@@ -64,8 +64,9 @@ class Engine:
 class Player:
     """Applies each step to the queue and to the model, and compares."""
 
-    def __init__(self, engine: Engine, tenant: Tenant, elsewhere: Tenant, queue: str) -> None:
+    def __init__(self, engine: Engine, tenant: Tenant, elsewhere: Tenant, queue: str, priorities: list[str]) -> None:
         self.engine, self.tenant, self.elsewhere, self.queue = engine, tenant, elsewhere, queue
+        self.priorities = priorities
         self.model = Model()
         self.nacked: list[tuple[str, str]] = []
         self.difference: object = None
@@ -87,15 +88,19 @@ class Player:
     async def publish(self, number: int) -> None:
         for _ in range(number):
             self.count += 1
-            published = await self.tenant.publish(self.queue, self.count, idempotencyKey=f"key-{self.count}")
+            published = await self.tenant.publish(self.queue, self.count, **self._fields(self.count))
             self.model.waiting[published["messageId"]] = 0
             self.model.keys[f"key-{self.count}"] = published["messageId"]
+
+    def _fields(self, count: int) -> dict[str, object]:
+        """Of the message with this number: a key, and in most cases a priority."""
+        return {"idempotencyKey": f"key-{count}", "priority": self.priorities[count % len(self.priorities)]}
 
     async def publish_again(self, number: int) -> None:
         """The same key and body return the ids of the first message, whatever its state."""
         if self.count:
             chosen = number % self.count + 1
-            published = await self.tenant.publish(self.queue, chosen, idempotencyKey=f"key-{chosen}")
+            published = await self.tenant.publish(self.queue, chosen, **self._fields(chosen))
             assert published["messageId"] == self.model.keys[f"key-{chosen}"]
 
     async def _lease(self, count: int, lease_ms: int) -> list[dict[str, Any]]:
@@ -167,7 +172,8 @@ class Player:
 
     async def publish_late(self, number: int) -> None:
         for _ in range(number):
-            published = await self.tenant.publish(self.queue, "late", delayMs=3_600_000)
+            priority = self.priorities[number % len(self.priorities)]
+            published = await self.tenant.publish(self.queue, "late", delayMs=3_600_000, priority=priority)
             self.model.delayed.add(published["messageId"])
 
     async def contradict(self, number: int) -> None:
@@ -271,10 +277,10 @@ class Player:
                 raise AssertionError(f"stats, and the model: {self.difference}") from error
 
 
-async def play(steps: list[tuple[str, int]], engine: Engine, first: Gateway, second: Gateway) -> None:
+async def play(steps: list[tuple[str, int]], priorities: list[str], engine: Engine, first: Gateway, second: Gateway) -> None:
     tenant = await first.tenant()
     queue = await tenant.queue(maxAttempts=ATTEMPTS, retryDelaysMs=[0])
-    player = Player(engine, tenant, second.seen_by(tenant), queue)
+    player = Player(engine, tenant, second.seen_by(tenant), queue, priorities)
     for step, number in steps:
         await player.play(step, number)
     # The remaining messages can all be acknowledged, once.
@@ -305,9 +311,9 @@ def run_examples(engine: Engine) -> None:
         first, second = runner.run(gateways.__aenter__())
 
         @long_runs(12)
-        @given(STEPS)
-        def run_example(steps: list[tuple[str, int]]) -> None:
-            runner.run(play(steps, engine, first, second))
+        @given(STEPS, st.lists(st.sampled_from(["normal", "high", "low"]), min_size=1, max_size=5))
+        def run_example(steps: list[tuple[str, int]], priorities: list[str]) -> None:
+            runner.run(play(steps, priorities, engine, first, second))
 
         try:
             run_example()

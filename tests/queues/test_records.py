@@ -2,6 +2,7 @@
 
 import struct
 import uuid
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -35,6 +36,7 @@ _RECEIPTS = st.builds(
     deadline_ms=_U64,
     message_id=_IDS,
     job_id=_IDS,
+    priority=st.sampled_from(["normal", "high", "low"]),
 )
 ONE = Receipt(1, 2, 3, 4, 5, 6, str(uuid.UUID(int=7)), str(uuid.UUID(int=8)))
 
@@ -52,6 +54,16 @@ def test_different_receipts_have_different_bytes(one: Receipt, other: Receipt) -
 def test_a_receipt_starts_with_its_version() -> None:
     assert ONE.to_bytes()[0] == 1
     assert ONE.to_bytes() == struct.pack(">BQQIQQQ", 1, 1, 2, 3, 4, 5, 6) + bytes(15) + b"\x07" + bytes(15) + b"\x08"
+
+
+def test_a_receipt_of_another_priority_has_version_2() -> None:
+    for priority, number in (("high", 1), ("low", 2)):
+        body = replace(ONE, priority=priority).to_bytes()  # type: ignore[arg-type]
+        assert body == b"\x02" + ONE.to_bytes()[1:] + bytes([number])
+        with pytest.raises(ValueError, match="version 1 or 2"):
+            Receipt.from_bytes(body[:-1])
+        with pytest.raises(ValueError, match="version 1 or 2"):
+            Receipt.from_bytes(body[:-1] + b"\x03")
 
 
 @given(st.integers(0, 255).filter(lambda version: version != 1))

@@ -108,3 +108,8 @@ def test_a_message_names_its_schedule_and_tick() -> None:
         "postroad-schedule": "nightly",
         "postroad-scheduled-at": "1970-01-01T00:01:00.000Z",
     }
+
+
+def test_the_message_of_a_tick_has_the_priority_of_its_schedule() -> None:
+    settings = ScheduleSettings(queue="q", every_ms=1000, priority="low")
+    assert message_of(settings, "s", 0).priority == "low"

@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from postroad.api.pages import Limit, Page, page_of
+from postroad.api.queues import Priority
 from postroad.kernel.clock import AwareDatetime, Timestamp
 from postroad.kernel.errors import ConflictError, NotFound
 
@@ -63,6 +64,9 @@ class Job(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaul
     due_at: Annotated[Timestamp | None, Meta(description="Time of the next delivery, if the job is delayed or retrying.")] = None
     lease_until: Annotated[Timestamp | None, Meta(description="End of the lease, if the job is leased.")] = None
     expires_at: Annotated[Timestamp | None, Meta(description="Time when the queue drops the message unless it is done.")] = None
+    priority: Annotated[
+        Priority | None, Meta(description="Priority of the message; left out if it is `normal`, and for archived jobs.")
+    ] = None
     progress: Annotated[JobProgress | None, Meta(description="As its worker reported it.")] = None
     archived: Annotated[bool, Meta(description="The job ended long ago: it does not change any more and has no events.")] = False
 

@@ -171,6 +171,9 @@ IDEMPOTENCY_KEY_CHARS_MAX = 256
 IdempotencyKey = Annotated[str, Meta(min_length=1, max_length=IDEMPOTENCY_KEY_CHARS_MAX)]
 
 
+Priority = Literal["high", "normal", "low"]
+
+
 class NewMessage(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
     """A message to publish."""
 
@@ -192,6 +195,10 @@ class NewMessage(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forb
             "with `duplicate`."
         ),
     ] = None
+    priority: Annotated[
+        Priority,
+        Meta(description="Pulls get messages with `high` first and with `low` last. Not for queues with `maxInFlight`."),
+    ] = "normal"
     idempotency_key: IdempotencyKey | None = None
     correlation_id: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
 
@@ -242,7 +249,10 @@ class PullRequest(msgspec.Struct, frozen=True, rename="camel", kw_only=True, for
 
 
 class Message(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True, dict=True):
-    """A leased message. `receipt_id` identifies the lease. `payload` is decoded on first access; `raw_payload` is its JSON."""
+    """A leased message. `receipt_id` identifies the lease. `payload` is decoded on first access; `raw_payload` is its JSON.
+
+    `priority` is left out in JSON if it is `normal`.
+    """
 
     receipt_id: str
     message_id: str
@@ -251,6 +261,7 @@ class Message(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_de
     headers: dict[str, str]
     attempt: int
     enqueued_at: Timestamp
+    priority: Priority = "normal"
     correlation_id: str | None = None
     traceparent: str | None = None
 
@@ -292,6 +303,7 @@ class MessageFilter(msgspec.Struct, frozen=True, rename="camel", kw_only=True, f
     message_id: FilterText | None = None
     job_id: FilterText | None = None
     correlation_id: FilterText | None = None
+    priority: Annotated[Priority, Meta(description="Only messages with this priority.")] | None = None
 
 
 class PeekQuery(MessageFilter, frozen=True, kw_only=True):
@@ -312,7 +324,8 @@ class PeekQuery(MessageFilter, frozen=True, kw_only=True):
 class PeekedMessage(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True):
     """A message, read without leasing it. A payload over `bodyMax` bytes is left out; `payload_start` is its beginning, as text.
 
-    `state` is `ready`, `leased` until `lease_until`, `retrying` until `next_at`, `delayed`, or `dead`.
+    `state` is `ready`, `leased` until `lease_until`, `retrying` until `next_at`, `delayed`, or `dead`. `priority` is left out in
+    JSON if it is `normal`.
     """
 
     message_id: str
@@ -325,6 +338,7 @@ class PeekedMessage(msgspec.Struct, frozen=True, rename="camel", kw_only=True, o
     payload_start: str | None = None
     lease_until: Timestamp | None = None
     next_at: Timestamp | None = None
+    priority: Priority = "normal"
     correlation_id: str | None = None
     traceparent: str | None = None
 

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from postroad.api.pages import Limit, page_of
-from postroad.api.queues import HeaderName
+from postroad.api.queues import HeaderName, Priority
 from postroad.kernel.clock import AwareDatetime, Timestamp
 from postroad.kernel.errors import NotFound
 
@@ -59,6 +59,7 @@ class ScheduleSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True
         default_factory=lambda: msgspec.Raw(b"null")
     )
     headers: Annotated[dict[HeaderName, str], Meta(description="Headers of each message.")] = {}
+    priority: Annotated[Priority, Meta(description="Priority of each message.")] = "normal"
     catch_up: Annotated[
         CatchUp,
         Meta(description="Missed ticks that are published: `none`, the `last` one, or `all`."),
@@ -91,6 +92,7 @@ class Schedule(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_d
     updated_at: Timestamp
     cron: str | None = None
     every_ms: int | None = None
+    priority: Priority = "normal"
     start_at: Timestamp | None = None
     end_at: Timestamp | None = None
     last_run_at: Annotated[Timestamp | None, Meta(description="Time of the latest tick that fired.")] = None

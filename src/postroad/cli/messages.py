@@ -22,6 +22,7 @@ Field = Annotated[str | None, typer.Option(help="Payload field, as `path.to.fiel
 MessageId = Annotated[str | None, typer.Option(help="Message id.")]
 JobId = Annotated[str | None, typer.Option(help="Job id of the message.")]
 CorrelationId = Annotated[str | None, typer.Option(help="Correlation id.")]
+OfPriority = Annotated[Literal["high", "normal", "low"] | None, typer.Option(help="Only messages with this priority.")]
 BodyMax = Annotated[int, typer.Option(help="Truncate payloads above this number of bytes.", min=0)]
 Limit = Annotated[int, typer.Option(help="Most messages to show.", min=1, max=1000)]
 Cursor = Annotated[str | None, typer.Option(help="Cursor printed by the previous page.")]
@@ -36,6 +37,9 @@ def publish(
     run_at: Annotated[str | None, typer.Option(help="Time of the first delivery, instead of a delay.")] = None,
     expires_at: Annotated[str | None, typer.Option(help="No delivery begins at this time or later.")] = None,
     unique_key: Annotated[str | None, typer.Option(help="Store nothing while the queue has a message with this key.")] = None,
+    priority: Annotated[
+        Literal["high", "normal", "low"], typer.Option(help="Pulls get messages with `high` first and with `low` last.")
+    ] = "normal",
     idempotency_key: Annotated[str | None, typer.Option(help="Publishes with the same key are stored once.")] = None,
     correlation_id: Annotated[str | None, typer.Option(help="Correlation id, delivered with the message.")] = None,
     as_json: AsJson = False,
@@ -50,6 +54,7 @@ def publish(
             run_at=run_at,
             expires_at=expires_at,
             unique_key=unique_key,
+            priority=priority,
             idempotency_key=idempotency_key,
             correlation_id=correlation_id,
         )
@@ -151,6 +156,7 @@ def peek(
     message_id: MessageId = None,
     job_id: JobId = None,
     correlation_id: CorrelationId = None,
+    priority: OfPriority = None,
     since: Since = None,
     until: Until = None,
     body_max: BodyMax = 512,
@@ -173,6 +179,7 @@ def peek(
             message_id=message_id,
             job_id=job_id,
             correlation_id=correlation_id,
+            priority=priority,
             since=ago(since) if since else None,
             until=ago(until) if until else None,
             body_max=body_max,

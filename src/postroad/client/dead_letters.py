@@ -3,7 +3,7 @@
 from typing import Any
 
 from postroad.api.dead_letters import DeadGroups, DeadMessage, DeadPage, Redriven
-from postroad.api.queues import Purged
+from postroad.api.queues import Priority, Purged
 from postroad.client.calls import AsyncNamespace, Call, Pages, SyncNamespace, operation, pages
 from postroad.client.encoding import Moment, given, moment, segment
 from postroad.client.generated.queues_dead_letters import QueuesDeadLettersCalls
@@ -25,6 +25,7 @@ class DeadLetterCalls(QueuesDeadLettersCalls):
         message_id: str | None = None,
         job_id: str | None = None,
         correlation_id: str | None = None,
+        priority: Priority | None = None,
         reason: str | None = None,
         error: str | None = None,
         since: Moment | None = None,
@@ -34,7 +35,9 @@ class DeadLetterCalls(QueuesDeadLettersCalls):
         cursor: str | None = None,
     ) -> Call[DeadPage]:
         """Like `list`, but return one page, with the total, the number of dead letters searched and the next cursor."""
-        query: dict[str, Any] = _filter(search, header, field, message_id, job_id, correlation_id, reason, error, since, until)
+        query: dict[str, Any] = _filter(
+            search, header, field, message_id, job_id, correlation_id, priority, reason, error, since, until
+        )
         query |= {"bodyMax": body_max, "limit": page_size, "cursor": cursor}
         return Call(method="GET", path=_path(queue), query=query, response=DeadPage)
 
@@ -49,6 +52,7 @@ class DeadLetterCalls(QueuesDeadLettersCalls):
         message_id: str | None = None,
         job_id: str | None = None,
         correlation_id: str | None = None,
+        priority: Priority | None = None,
         reason: str | None = None,
         error: str | None = None,
         since: Moment | None = None,
@@ -69,6 +73,7 @@ class DeadLetterCalls(QueuesDeadLettersCalls):
             message_id=message_id,
             job_id=job_id,
             correlation_id=correlation_id,
+            priority=priority,
             reason=reason,
             error=error,
             since=since,
@@ -89,13 +94,14 @@ class DeadLetterCalls(QueuesDeadLettersCalls):
         message_id: str | None = None,
         job_id: str | None = None,
         correlation_id: str | None = None,
+        priority: Priority | None = None,
         reason: str | None = None,
         error: str | None = None,
         since: Moment | None = None,
         until: Moment | None = None,
     ) -> Call[DeadGroups]:
         """Count the dead letters by reason, largest group first."""
-        query = _filter(search, header, field, message_id, job_id, correlation_id, reason, error, since, until) | {
+        query = _filter(search, header, field, message_id, job_id, correlation_id, priority, reason, error, since, until) | {
             "groupBy": "reason"
         }
         return Call(method="GET", path=_path(queue), query=query, response=DeadGroups)
@@ -111,6 +117,7 @@ class DeadLetterCalls(QueuesDeadLettersCalls):
         message_id: str | None = None,
         job_id: str | None = None,
         correlation_id: str | None = None,
+        priority: Priority | None = None,
         reason: str | None = None,
         error: str | None = None,
         since: Moment | None = None,
@@ -127,7 +134,7 @@ class DeadLetterCalls(QueuesDeadLettersCalls):
         `tasks.list()` shows whether the task was started.
         """
         body: dict[str, Any] = {
-            "filter": _filter(search, header, field, message_id, job_id, correlation_id, reason, error, since, until)
+            "filter": _filter(search, header, field, message_id, job_id, correlation_id, priority, reason, error, since, until)
         }
         body |= {"ratePerSecond": rate_per_second, "dryRun": dry_run} | given(to=to, limit=limit)
         return Call(method="POST", path=_path(queue, "/redrive"), body=body, response=Redriven, is_repeatable=dry_run)
@@ -143,6 +150,7 @@ class DeadLetterCalls(QueuesDeadLettersCalls):
         message_id: str | None = None,
         job_id: str | None = None,
         correlation_id: str | None = None,
+        priority: Priority | None = None,
         reason: str | None = None,
         error: str | None = None,
         since: Moment | None = None,
@@ -150,7 +158,7 @@ class DeadLetterCalls(QueuesDeadLettersCalls):
         dry_run: bool = False,
     ) -> Call[Purged]:
         """Delete the dead letters that match; without a filter, all. With `dry_run`, only count them."""
-        wanted = _filter(search, header, field, message_id, job_id, correlation_id, reason, error, since, until)
+        wanted = _filter(search, header, field, message_id, job_id, correlation_id, priority, reason, error, since, until)
         body = {"filter": wanted, "dryRun": dry_run}
         return Call(method="POST", path=_path(queue, "/purge"), body=body, response=Purged)
 
@@ -166,6 +174,7 @@ def _filter(
     message_id: str | None,
     job_id: str | None,
     correlation_id: str | None,
+    priority: Priority | None,
     reason: str | None,
     error: str | None,
     since: Moment | None,
@@ -178,6 +187,7 @@ def _filter(
         messageId=message_id,
         jobId=job_id,
         correlationId=correlation_id,
+        priority=priority,
         reason=reason,
         error=error,
     )

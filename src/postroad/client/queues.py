@@ -4,7 +4,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from postroad.api.queues import BatchResult, Message, PeekPage, Published, Pulled
+from postroad.api.queues import BatchResult, Message, PeekPage, Priority, Published, Pulled
 from postroad.api.receipts import Acked, Extended, ExtendedItem, ExtendedMany, NackAction, ProgressReported
 from postroad.client.calls import AsyncNamespace, Call, SyncNamespace, operation
 from postroad.client.dead_letters import AsyncDeadLetters, DeadLetters
@@ -33,6 +33,7 @@ class QueueCalls(QueuesCalls):
         run_at: Moment | None = None,
         expires_at: Moment | None = None,
         unique_key: str | None = None,
+        priority: Priority = "normal",
         correlation_id: str | None = None,
         idempotency_key: str | None = None,
         is_repeatable: bool = True,
@@ -41,6 +42,7 @@ class QueueCalls(QueuesCalls):
 
         It is delivered after `delay_ms`, or at the time `run_at`, but not at `expires_at` or later. While the queue has a message
         with the same `unique_key`, nothing is stored: the result has the ids of that message, and `duplicate` is true.
+        Pulls get messages with the `priority` `high` first and with `low` last.
         Without an idempotency key one is generated, so that a retry after a lost response does not publish a second message.
         With `is_repeatable=False` no key is generated, and the call is not retried.
         """
@@ -48,6 +50,8 @@ class QueueCalls(QueuesCalls):
         body = {"payload": payload, "headers": dict(headers or {}), "delayMs": delay_ms}
         body |= given(runAt=moment(run_at), expiresAt=moment(expires_at), uniqueKey=unique_key)
         body |= given(correlationId=correlation_id, idempotencyKey=key)
+        if priority != "normal":  # servers of earlier versions do not know it
+            body["priority"] = priority
         return Call(method="POST", path=_path(queue, "/messages"), body=body, response=Published, is_repeatable=key is not None)
 
     @operation
@@ -158,6 +162,7 @@ class QueueCalls(QueuesCalls):
         message_id: str | None = None,
         job_id: str | None = None,
         correlation_id: str | None = None,
+        priority: Priority | None = None,
         since: Moment | None = None,
         until: Moment | None = None,
         body_max: int | None = None,
@@ -173,6 +178,7 @@ class QueueCalls(QueuesCalls):
             "messageId": message_id,
             "jobId": job_id,
             "correlationId": correlation_id,
+            "priority": priority,
             "from": moment(since),
             "to": moment(until),
             "bodyMax": body_max,

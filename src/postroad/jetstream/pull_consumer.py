@@ -404,6 +404,12 @@ class PullConsumer(Acknowledger):
             if not caller.future.done():
                 caller.future.set_exception(error)
 
+    def end_waits(self) -> None:
+        """Answer the calls of `pull` that wait, with what is ready now."""
+        for caller in self._callers:
+            caller.deadline, caller.is_requested = 0.0, False
+        self._inbox.put_nowait(None)
+
     def close(self, error: PostroadError) -> None:
         """Fail all pulls and acknowledgements in progress with this error."""
         self._closed_by = error

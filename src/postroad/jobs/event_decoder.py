@@ -112,6 +112,7 @@ def _queued(event: JobQueued, rule: EventRule, at: int) -> JobTransition:
         is_first=rule.is_first,
         expires_at=millis(event.expires_at) if event.expires_at else 0,
         correlation_id=event.correlation_id,
+        priority=event.priority,
         sequence=event.message_sequence,
     )
 

@@ -20,6 +20,7 @@ import msgspec
 from msgspec.structs import replace
 
 from postroad.api.jobs import Job, JobProgress, JobStatus
+from postroad.api.queues import Priority
 from postroad.kernel.clock import rfc3339
 
 
@@ -57,6 +58,7 @@ TRANSITIONS: dict[str, EventRule] = {
     "job.dead": EventRule(6, JobStatus.DEAD, is_end=True, error_fields=("last_error", "reason")),
 }
 UNFINISHED = (JobStatus.QUEUED, JobStatus.DELAYED, JobStatus.LEASED, JobStatus.RETRYING)
+_SHOWN_PRIORITIES: dict[str, Priority] = {"high": "high", "low": "low"}
 PURGE_ERRORS = {False: "purged", True: "the queue was deleted"}  # by `is_deleted` of `queue.purged`
 
 
@@ -112,6 +114,7 @@ class JobTransition(NamedTuple):
     correlation_id: str | None = None
     sequence: int = 0
     progress: Progress | None = None
+    priority: str = ""  # "" if the event does not have it
 
 
 class Located(NamedTuple):
@@ -140,6 +143,7 @@ class JobRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     purge: Purge | None = None
     located: Located | None = None
     progress: Progress | None = None
+    priority: str = ""  # of job.queued; "" if that is unknown, and in records of earlier versions
 
     @property
     def created_at(self) -> int:
@@ -196,6 +200,7 @@ def fold(job: JobRecord | None, transition: JobTransition) -> JobRecord:
             None,
             located,
             transition.progress,
+            transition.priority,
         )
     is_later = (at, transition.queue, transition.message_id) > (job.updated_at, job.queue, job.message_id)
     redriven_at, deaths = job.redriven_at, job.deaths
@@ -225,6 +230,7 @@ def fold(job: JobRecord | None, transition: JobTransition) -> JobRecord:
         job.purge,
         max(located, job.located) if located and job.located else located or job.located,
         max(transition.progress, job.progress) if transition.progress and job.progress else transition.progress or job.progress,
+        max(transition.priority, job.priority),
     )
 
 
@@ -317,6 +323,7 @@ def job_of(record: JobRecord, now: int) -> Job:
         due_at=rfc3339(step.due_at) if status in (JobStatus.DELAYED, JobStatus.RETRYING) else None,
         lease_until=rfc3339(step.lease_until) if status is JobStatus.LEASED else None,
         expires_at=rfc3339(record.expires_at) if has_expiry else None,
+        priority=_SHOWN_PRIORITIES.get(record.priority),
         progress=_progress_of(record.progress) if record.progress else None,
     )
 

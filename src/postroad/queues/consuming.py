@@ -5,8 +5,9 @@ from collections.abc import Sequence
 
 import structlog
 
-from postroad.api.queues import Message
+from postroad.api.queues import Message, Priority
 from postroad.jetstream.deliveries import ACK, Acknowledgement, Delivery, DeliveryRef, nak
+from postroad.jetstream.pull_consumer import PullConsumer
 from postroad.kernel.context import RequestContext
 from postroad.queues import job_events, metrics
 from postroad.queues.events import JobEvent
@@ -40,15 +41,44 @@ class Consumer(LeaseOperations):
         until = loop.time() + wait_ms / 1000
         if visibility_timeout_ms is None:
             visibility_timeout_ms = record.settings.visibility_timeout_ms or 0
-        while True:
+        while not record.has_priority:
             deliveries = await self._pull_consumer(record).pull(count, max(0.0, until - loop.time()))
             messages = await self._lease(record, context, deliveries, visibility_timeout_ms)
-            if messages or not deliveries:
+            if messages:
                 return messages
-            # All deliveries became dead letters or were expired: pull again, for the rest of the wait.
+            # Nothing, although there is time left: all deliveries became dead letters or were expired, or the queue has changed.
+            record = self._lifecycle.cached(context.tenant, queue) or record
+            if not deliveries and (not record.has_priority or loop.time() >= until):
+                return messages
+        return await self._pull_in_order(record, context, count, visibility_timeout_ms, until)
+
+    async def _pull_in_order(
+        self, record: QueueRecord, context: RequestContext, count: int, visibility_timeout_ms: int, until: float
+    ) -> list[Message]:
+        """Lease messages in the order of their priorities."""
+        loop, pulling = asyncio.get_running_loop(), self._ordered_pull(record)
+        while True:
+            groups = await pulling.pull(count, until - loop.time())
+            messages: list[Message] = []
+            while groups:
+                priority, deliveries = groups.pop(0)
+                try:
+                    messages += await self._lease(record, context, deliveries, visibility_timeout_ms, priority)
+                except BaseException:
+                    await pulling.release(groups)
+                    raise
+                if not groups and messages:
+                    return messages
+            if loop.time() >= until:
+                return messages
 
     async def _lease(
-        self, record: QueueRecord, context: RequestContext, deliveries: Sequence[Delivery], visibility_timeout_ms: int
+        self,
+        record: QueueRecord,
+        context: RequestContext,
+        deliveries: Sequence[Delivery],
+        visibility_timeout_ms: int,
+        priority: Priority = "normal",
     ) -> list[Message]:
         """Lease the deliveries. Messages without attempts left become dead letters; expired ones are deleted."""
         now, loop_now = self._clock(), asyncio.get_running_loop().time()
@@ -58,13 +88,13 @@ class Consumer(LeaseOperations):
         leases: list[tuple[DeliveryRef, bytes]] = []
         transitions: list[Transition] = []
         exhausted: list[tuple[DeliveryRef, StoredMessage]] = []
-        unread_bytes = 0
+        unread_bytes, pull_consumer = 0, self._pull_consumer(record, priority)
         expired: list[Acknowledgement] = []
         for one in deliveries:
             unread_bytes += len(one.payload)
             if unread_bytes > _SLICE_BYTES_MAX:
                 unread_bytes = 0
-                await self._let_others_run(record, deliveries)
+                await self._let_others_run(pull_consumer, deliveries)
             stored = _readable(one, record)
             if stored is not None and 0 < stored.expires <= now:
                 expired.append((one.ref, ACK))
@@ -78,29 +108,32 @@ class Consumer(LeaseOperations):
                 transitions.append(transition_of(one.ref, Step.RETRIED, now, now + _UNREADABLE_RETRY_MS))
             else:
                 transitions.append(transition_of(one.ref, Step.LEASED, now, now + visibility_timeout_ms))
-                receipt = _receipt(one.ref, stored, now, now + visibility_timeout_ms)
+                receipt = _receipt(one.ref, stored, now, now + visibility_timeout_ms, priority)
                 messages.append(message_of(stored, one.ref.attempt, self._signer.sign(record.owner, receipt.to_bytes())))
                 if receipt.attempt == 1:
                     metrics.queue_wait.observe(max(0, now - stored.at) / 1000)
                 leased.append(job_events.leased(record, receipt, stored.at))
-        await self._pull_consumer(record).send_acknowledgements(leases)
+        await pull_consumer.send_acknowledgements(leases)
         self._lease_log.record(record, transitions)
         self._outbox.record(context, *leased)
         metrics.leased.add(context.tenant, len(messages))
         if expired:
-            await self._pull_consumer(record).acknowledge(expired)
+            await pull_consumer.acknowledge(expired)
             self._lease_log.record(record, [transition_of(ref, Step.ACKED, now) for ref, _ in expired])
         for delivery, stored in exhausted:
-            await self._dead_letter(record, context, delivery, stored, delivery.attempt - 1, MAX_ATTEMPTS_REACHED)
+            letter = await self._dead_letters.store(
+                record, stored, delivery.stream_sequence, delivery.attempt - 1, MAX_ATTEMPTS_REACHED
+            )
+            await self._remove_dead(record, context, delivery, priority, stored, letter)
             self._lease_log.record(record, [transition_of(delivery, Step.ACKED, now)])
         return messages
 
-    async def _let_others_run(self, record: QueueRecord, deliveries: Sequence[Delivery]) -> None:
+    async def _let_others_run(self, pull_consumer: PullConsumer, deliveries: Sequence[Delivery]) -> None:
         """If the caller is cancelled meanwhile, its deliveries return to the queue."""
         try:
             await asyncio.sleep(0)
         except asyncio.CancelledError:
-            await self._pull_consumer(record).release([delivery.ref for delivery in deliveries])
+            await pull_consumer.release([delivery.ref for delivery in deliveries])
             raise
 
 
@@ -113,7 +146,7 @@ def _readable(delivery: Delivery, record: QueueRecord) -> StoredMessage | None:
         return None
 
 
-def _receipt(delivery: DeliveryRef, stored: StoredMessage, leased_at_ms: int, deadline_ms: int) -> Receipt:
+def _receipt(delivery: DeliveryRef, stored: StoredMessage, leased_at_ms: int, deadline_ms: int, priority: Priority) -> Receipt:
     return Receipt(
         stream_sequence=delivery.stream_sequence,
         consumer_sequence=delivery.consumer_sequence,
@@ -123,4 +156,5 @@ def _receipt(delivery: DeliveryRef, stored: StoredMessage, leased_at_ms: int, de
         deadline_ms=deadline_ms,
         message_id=stored.id,
         job_id=stored.job,
+        priority=priority,
     )

@@ -39,6 +39,7 @@ class JobQueued(JobEvent, frozen=True, kw_only=True, tag="job.queued"):
     message_sequence: int = 0
     delay_ms: int = 0
     expires_at: str | None = None
+    priority: str = "normal"
     correlation_id: str | None = None
     key_id: str = ""
     request_id: str = ""

@@ -36,6 +36,7 @@ class CompiledFilter:
             (wanted.message_id is None or message.id == wanted.message_id)
             and (wanted.job_id is None or message.job == wanted.job_id)
             and (wanted.correlation_id is None or message.corr == wanted.correlation_id)
+            and (wanted.priority is None or message.priority == wanted.priority)
             and (wanted.header is None or self._has_header(message))
             and (wanted.search is None or wanted.search in bytes(message.payload).decode("utf-8", "replace"))
             and (wanted.field is None or self._has_field(message))

@@ -36,6 +36,7 @@ def queued(record: QueueRecord, message: StoredMessage, delay_ms: int, size: int
         message_sequence=sequence,
         delay_ms=delay_ms,
         expires_at=rfc3339(expires_at) if expires_at else None,
+        priority=message.priority,
         correlation_id=message.corr,
     )
 

@@ -4,13 +4,14 @@ import asyncio
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 
-from postroad.api.queues import AlreadySettled, JobWasCancelled, LeaseExpired, QueueNotFound, ReceiptInvalid
+from postroad.api.queues import AlreadySettled, JobWasCancelled, LeaseExpired, Priority, QueueNotFound, ReceiptInvalid
 from postroad.api.receipts import NackRequest
 from postroad.crypto.signing import SignatureInvalid, Signer
 from postroad.jetstream import stream_reader
 from postroad.jetstream.connection import Connection
-from postroad.jetstream.deliveries import ACK, DeliveryRef, nak
+from postroad.jetstream.deliveries import ACK, Acknowledgement, DeliveryRef, nak
 from postroad.jetstream.management import consumer_state
+from postroad.jetstream.ordered_pull import OrderedPull
 from postroad.jetstream.pull_consumer import PullConsumer
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.jetstream.stream_lifecycle import RecordState
@@ -26,12 +27,14 @@ from postroad.queues.lease_states import Step, Transition
 from postroad.queues.lifecycle import QueueLifecycle
 from postroad.queues.records import (
     MAX_ATTEMPTS_REACHED,
+    DeadLetter,
     QueueRecord,
     Receipt,
     StoredMessage,
     decode_message,
+    priority_of,
 )
-from postroad.queues.rules import is_last_attempt, retry_delay_ms
+from postroad.queues.rules import PULL_ORDERS, is_last_attempt, retry_delay_ms
 from postroad.queues.throughput import Throughput
 from postroad.telemetry.outbox import Outbox
 
@@ -65,12 +68,17 @@ class LeaseOperations:
         self._connection, self._lifecycle, self._dead_letters, self._outbox = connection, lifecycle, dead_letters, outbox
         self._cancelled, self._lease_log = cancelled, lease_log
         self._signer, self._throughput, self._clock = signer, throughput, clock
-        self._pull_consumers: dict[str, PullConsumer] = {}
+        self._pull_consumers: dict[str, PullConsumer] = {}  # of the priority `normal`, by stream
+        self._ordered_pulls: dict[str, OrderedPull[Priority]] = {}  # of queues with different priorities, by stream
         table.on_change(self._queue_changed)
 
     def waiting_pulls(self) -> dict[str, int]:
         """Pulls of this process that wait for a message, by stream."""
-        return {stream: waiting for stream, one in self._pull_consumers.items() if (waiting := one.waiting)}
+        waiting = {stream: count for stream, one in self._pull_consumers.items() if (count := one.waiting)}
+        for stream, ordered in self._ordered_pulls.items():
+            if ordered.waiting:
+                waiting[stream] = waiting.get(stream, 0) + ordered.waiting
+        return waiting
 
     async def ack(self, context: RequestContext, queue: str, receipt_ids: Sequence[str]) -> list[PostroadError | None]:
         """Return once none of the messages can be delivered again; the error of each invalid receipt. Idempotent.
@@ -79,7 +87,7 @@ class LeaseOperations:
         """
         record, receipts = await self._verify(context, queue, receipt_ids, Step.ACKED)
         valid = [receipt for receipt in receipts if isinstance(receipt, Receipt)]
-        await self._pull_consumer(record).acknowledge([(_delivery(receipt), ACK) for receipt in valid])
+        await self._acknowledge(record, [(receipt, ACK) for receipt in valid])
         now = self._clock()
         self._lease_log.record(record, [transition_of(receipt, Step.ACKED, now) for receipt in valid])
         await self._outbox.commit(context, *(job_events.done(record, receipt, now) for receipt in valid))
@@ -137,7 +145,10 @@ class LeaseOperations:
             return None if is_dead else _gone(receipt)
         stored = decode_message(entry.payload)
         reason = (request.reason or REJECTED) if request.action == "dlq" else MAX_ATTEMPTS_REACHED
-        await self._dead_letter(record, context, _delivery(receipt), stored, receipt.attempt, reason, request.reason or None)
+        letter = await self._dead_letters.store(
+            record, stored, receipt.stream_sequence, receipt.attempt, reason, request.reason or None
+        )
+        await self._remove_dead(record, context, _delivery(receipt), receipt.priority, stored, letter)
         self._throughput.add_completed(record.stream, 1)
         return None
 
@@ -149,8 +160,7 @@ class LeaseOperations:
         if reason is not None:
             await asyncio.gather(*(self._dead_letters.record_failure(record, one.message_id, reason) for one in receipts))
         delays = [_delay_ms(record, one, request) for one in receipts]
-        naks = [(_delivery(one), nak(delay)) for one, delay in zip(receipts, delays, strict=True)]
-        await self._pull_consumer(record).acknowledge(naks)
+        await self._acknowledge(record, [(one, nak(delay)) for one, delay in zip(receipts, delays, strict=True)])
         now = self._clock()
         metrics.nacked.add(context.tenant, len(receipts))
         is_retry = request.action == "retry"
@@ -165,12 +175,13 @@ class LeaseOperations:
 
     async def redeliver_now(self, record: QueueRecord, entry: Entry, attempt: int) -> None:
         """Deliver a message at once that waits for its next attempt. Raises EngineUnavailable, QueueNotFound."""
-        state = await consumer_state(self._connection, record.stream, record.consumer)
+        priority = priority_of(entry.subject)
+        state = await consumer_state(self._connection, record.stream, record.consumer_of(priority))
         if state is None:
             raise QueueNotFound(f"the queue {record.name!r} is being deleted")
         # The server identifies the delivery by the message, and accepts the number of any later delivery.
         ref = DeliveryRef(entry.sequence, state.delivered.consumer_seq, max(1, attempt), entry.at_ms * 1_000_000)
-        await self._pull_consumer(record).acknowledge([(ref, nak(0))])
+        await self._pull_consumer(record, priority).acknowledge([(ref, nak(0))])
         now = self._clock()
         await self._lease_log.commit(record, [Transition(entry.sequence, max(1, attempt), Step.PROMOTED, now, now)])
 
@@ -193,7 +204,7 @@ class LeaseOperations:
         }
         now = self._clock()
         deadline = now + visibility_timeout_ms
-        await self._pull_consumer(record).acknowledge([(_delivery(one), nak(visibility_timeout_ms)) for one in present])
+        await self._acknowledge(record, [(one, nak(visibility_timeout_ms)) for one in present])
         await self._record_extensions(record, present, now, deadline)
         self._outbox.record(context, *(job_events.extended(record, receipt, now, deadline) for receipt in present))
         extended: list[ExtendedLease | PostroadError] = []
@@ -267,37 +278,63 @@ class LeaseOperations:
             return LeaseExpired("the message was delivered again")
         return receipt
 
-    async def _dead_letter(
+    async def _remove_dead(
         self,
         record: QueueRecord,
         context: RequestContext,
         delivery: DeliveryRef,
+        priority: Priority,
         stored: StoredMessage,
-        attempts: int,
-        reason: str,
-        last_error: str | None = None,
+        letter: DeadLetter,
     ) -> None:
-        """Store the dead letter, then delete the message: a crash in between only repeats the operation."""
-        letter = await self._dead_letters.store(record, stored, delivery.stream_sequence, attempts, reason, last_error)
-        await self._pull_consumer(record).acknowledge([(delivery, ACK)])
+        """Delete a message whose dead letter is stored: a crash in between only repeats the operation."""
+        await self._pull_consumer(record, priority).acknowledge([(delivery, ACK)])
         metrics.dead.add(record.tenant)
         await self._outbox.commit(context, job_events.dead(record, stored, letter))
 
-    def _pull_consumer(self, record: QueueRecord) -> PullConsumer:
+    async def _acknowledge(self, record: QueueRecord, acks: Sequence[tuple[Receipt, bytes]]) -> None:
+        """Raises EngineUnavailable."""
+        by_priority: dict[Priority, list[Acknowledgement]] = {}
+        for receipt, ack in acks:
+            by_priority.setdefault(receipt.priority, []).append((_delivery(receipt), ack))
+        for priority, of_priority in by_priority.items():
+            await self._pull_consumer(record, priority).acknowledge(of_priority)
+
+    def _pull_consumer(self, record: QueueRecord, priority: Priority = "normal") -> PullConsumer:
+        if priority != "normal":
+            return self._ordered_pull(record).consumers[priority]
         found = self._pull_consumers.get(record.stream)
         if found is None or found.consumer != record.consumer:
             found = self._pull_consumers[record.stream] = PullConsumer(self._connection, record.stream, record.consumer)
         found.is_limited = record.settings.max_in_flight > 0
         return found
 
+    def _ordered_pull(self, record: QueueRecord) -> OrderedPull[Priority]:
+        """The consumers of a queue that has messages with different priorities."""
+        normal, found = self._pull_consumer(record), self._ordered_pulls.get(record.stream)
+        if found is None or found.consumers["normal"] is not normal:
+            consumers: dict[Priority, PullConsumer] = {"normal": normal}
+            for priority in ("high", "low"):
+                consumers[priority] = PullConsumer(self._connection, record.stream, record.consumer_of(priority))
+            found = self._ordered_pulls[record.stream] = OrderedPull(self._connection, record.stream, consumers, PULL_ORDERS)
+        return found
+
     def _queue_changed(self, key: str, record: QueueRecord | None) -> None:
-        """Fail the waiting pulls of a deleted queue."""
-        if record is not None and record.state is not RecordState.DELETING:
-            return
+        """Fail the waiting pulls of a deleted queue. When a queue gets its first priority, they must wait for all of them."""
         tenant, _, token = key.partition(".")
-        pull_consumer = self._pull_consumers.pop(f"Q_{tenant}__{token}", None)
-        if pull_consumer is not None:
-            pull_consumer.close(QueueNotFound("the queue was deleted"))
+        stream = f"Q_{tenant}__{token}"
+        if record is not None and record.state is not RecordState.DELETING:
+            known = self._pull_consumers.get(stream)
+            if known is not None and record.has_priority and stream not in self._ordered_pulls:
+                known.end_waits()
+            return
+        closed = QueueNotFound("the queue was deleted")
+        ordered, normal = self._ordered_pulls.pop(stream, None), self._pull_consumers.pop(stream, None)
+        if ordered is not None:
+            ordered.close(closed)
+        for one in ordered.consumers.values() if ordered is not None else [normal]:
+            if one is not None:
+                one.close(closed)
 
 
 def _is_final(record: QueueRecord, receipt: Receipt, request: NackRequest) -> bool:

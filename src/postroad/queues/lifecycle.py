@@ -1,11 +1,11 @@
 """Queue lifecycle: create, look up, update, pause, list, delete."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 from msgspec import UNSET
 
-from postroad.api.queues import QueueNotFound, StrictQueueSettings
+from postroad.api.queues import Priority, QueueNotFound, StrictQueueSettings
 from postroad.governance.audit import Audit
 from postroad.governance.tenant_settings import TenantSettingsStore
 from postroad.jetstream.connection import Connection
@@ -22,7 +22,7 @@ from postroad.kernel.json import invalid_field
 from postroad.kernel.names import QUEUE_CHARS_MAX, escape, queue_name
 from postroad.queues.dead_letters import DeadLetters
 from postroad.queues.events import QueueChanged, QueueDeleted, QueuePurged
-from postroad.queues.records import QueueRecord
+from postroad.queues.records import PRIORITY, QueueRecord
 from postroad.queues.rules import consumer_lease_ms
 from postroad.queues.schemas import Schemas
 from postroad.telemetry.outbox import Outbox
@@ -171,6 +171,7 @@ class QueueLifecycle:
         changed = msgspec.structs.replace(
             known, settings=settings, replicas=self._replicas_of(settings), updated_at_ms=self._clock()
         )
+        _check_in_flight(changed)
         audited = self._audit.change(context, "queue.change", known.name, before=known.settings, after=settings)
         return await self._streams.update(key, changed, audited)
 
@@ -196,31 +197,43 @@ class QueueLifecycle:
             options["placement"] = {"tags": [record.settings.geo]}
         await self._dead_letters.ensure_stream(record.tenant)
         await ensure_stream(self._connection, StreamSpec(record.stream, (f"{subject}.>",), options))
-        await self._ensure_consumer(record)
+        for priority in record.priorities:
+            await self._ensure_consumer(record, priority)
 
-    async def _ensure_consumer(self, record: QueueRecord) -> None:
+    async def _ensure_consumer(self, record: QueueRecord, priority: Priority) -> None:
         await ensure_work_consumer(
             self._connection,
             record.stream,
-            record.consumer,
-            *record.ready_subjects,
+            record.consumer_of(priority),
+            *record.consumer_subjects(priority),
             max_in_flight=record.settings.max_in_flight,
             lease_ms=record.consumer_lease_ms,
         )
 
     async def with_feature(self, record: QueueRecord, feature: str) -> QueueRecord:
-        """The queue, prepared for messages that use this feature. Raises QueueNotFound, EngineUnavailable."""
+        """The queue, prepared for messages that use this feature. Raises QueueNotFound, BodyInvalid, EngineUnavailable."""
 
         def added(now: QueueRecord) -> QueueRecord:
-            return msgspec.structs.replace(now, features=tuple(sorted({*now.features, feature})))
+            wanted = msgspec.structs.replace(now, features=tuple(sorted({*now.features, feature})))
+            _check_in_flight(wanted)
+            return wanted
 
         if feature in record.features:
             return record
-        await self._ensure_consumer(added(record))
+        # A feature changes no consumer that another one changes: processes can add different ones at the same time.
+        prepared: tuple[Priority, ...] = ("high", "low") if feature == PRIORITY else ("normal",)
+        for priority in prepared:
+            await self._ensure_consumer(added(record), priority)
         changed = await self._table.change(_key(record.tenant, record.name), added)
         if changed is None or changed[1].incarnation != record.incarnation:
             raise QueueNotFound(f"there is no queue {record.name!r}")
+        if feature == PRIORITY and changed[1].is_paused:
+            await self._pause(changed[1], prepared, is_paused=True)
         return changed[1]
+
+    async def _pause(self, record: QueueRecord, priorities: Sequence[Priority], *, is_paused: bool) -> None:
+        for priority in priorities:
+            await pause_consumer(self._connection, record.stream, record.consumer_of(priority), is_paused=is_paused)
 
     async def delete(self, context: RequestContext, name: str) -> None:
         """Raises QueueNotFound, Conflict."""
@@ -256,11 +269,13 @@ class QueueLifecycle:
             return record
         action = "queue.pause" if is_paused else "queue.resume"
         async with self._audit.change(context, action, name):
-            await pause_consumer(self._connection, record.stream, record.consumer, is_paused=is_paused)
+            await self._pause(record, record.priorities, is_paused=is_paused)
             changed = await self._table.change(
                 _key(context.tenant, name),
                 lambda now: msgspec.structs.replace(now, is_paused=is_paused, updated_at_ms=self._clock()),
             )
+            if changed is not None and changed[1].priorities != record.priorities:  # added at the same time
+                await self._pause(changed[1], changed[1].priorities, is_paused=is_paused)
         if changed is None:
             raise QueueNotFound(f"there is no queue {name!r}")
         self._outbox.record(context, _changed_event(changed[1], is_new=False))
@@ -269,6 +284,12 @@ class QueueLifecycle:
     async def recover_all(self) -> int:
         """Finish interrupted creations and deletions; return how many there were. For the control role."""
         return await self._streams.recover_all()
+
+
+def _check_in_flight(record: QueueRecord) -> None:
+    """Raises BodyInvalid: each priority has a consumer of its own, which counts only the messages that it has delivered."""
+    if record.has_priority and record.settings.max_in_flight:
+        raise invalid_field("$.maxInFlight", "excludes priorities, and the queue has had messages with a priority")
 
 
 def _changed_event(record: QueueRecord, *, is_new: bool) -> QueueChanged:

@@ -6,7 +6,7 @@ from postroad.jetstream.commit import PendingMessage
 from postroad.jetstream.protocol import header_lines
 from postroad.jetstream.stream_reader import Entry
 from postroad.kernel.clock import rfc3339
-from postroad.queues.records import QueueRecord, StoredMessage, encode_message
+from postroad.queues.records import QueueRecord, StoredMessage, encode_message, ready_subject
 from postroad.queues.rules import epoch_ms
 
 
@@ -15,12 +15,12 @@ def message_write(record: QueueRecord, message: StoredMessage, delay_ms: int, un
 
     A message with a unique key is stored on condition that there is none with the same key, ready or delayed.
     """
-    if not delay_ms and not message.unique and not message.expires:
+    if not delay_ms and not message.unique and not message.expires and message.priority == "normal":
         return PendingMessage(
             f"{record.subject}.ready", encode_message(message), unique_id or message.id, _retention_header(record)
         )
     place = f"{record.subject}.unique.{message.unique}" if message.unique else record.subject
-    ready, ttl_ms = f"{place}.ready", _ttl_ms(record, message, delay_ms)
+    ready, ttl_ms = ready_subject(place, message.priority), _ttl_ms(record, message, delay_ms)
     headers, subject = [], ready
     if message.unique:
         headers += [("Nats-Expected-Last-Subject-Sequence", "0"), ("Nats-Expected-Last-Subject-Sequence-Subject", f"{place}.*")]

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -17,14 +18,16 @@ from postroad.jetstream.stream_lifecycle import RecordState
 from postroad.jetstream.stream_reader import Entry
 from postroad.kernel.clock import Clock
 from postroad.kernel.context import RequestContext
-from postroad.kernel.errors import Conflict, EngineFull, EngineUnavailable, PostroadError, PreconditionFailed
+from postroad.kernel.errors import BodyInvalid, Conflict, EngineFull, EngineUnavailable, PostroadError, PreconditionFailed
 from postroad.kernel.ids import new_id
+from postroad.kernel.json import invalid_field
 from postroad.queues import job_events, metrics
 from postroad.queues.capacity import QueueCapacity
 from postroad.queues.events import JobQueued
 from postroad.queues.lifecycle import QueueLifecycle
 from postroad.queues.message_writes import delay_ms_of_entry, message_write, ttl_header
 from postroad.queues.records import (
+    PRIORITY,
     UNIQUE,
     Marker,
     QueueRecord,
@@ -101,8 +104,8 @@ class Publisher:
             record = await self._lifecycle.find_or_create(context, queue)
         if record.settings.schema is not None:
             await self._check_schema(record, new)
-        if new.unique_key is not None:
-            record = await self._lifecycle.with_feature(record, UNIQUE)
+        if new.unique_key is not None or new.priority != "normal":
+            record = await self._with_features(record, new)
         pending = self._prepare(record, context, new)
         if (  # the common case, with less overhead
             len(pending.writes) == 1 and not record.settings.max_messages and not pending.message.unique
@@ -128,8 +131,13 @@ class Publisher:
             await self._check(record, new, index, bytes_max) for index, new in enumerate(batch)
         ]
         valid = [index for index, error in enumerate(outcomes) if error is None]
-        if any(batch[index].unique_key is not None for index in valid):
-            record = await self._lifecycle.with_feature(record, UNIQUE)
+        for index in valid:
+            if batch[index].unique_key is not None or batch[index].priority != "normal":
+                try:
+                    record = await self._with_features(record, batch[index], f"$.messages[{index}]")
+                except BodyInvalid as problem:
+                    outcomes[index] = problem
+        valid = [index for index in valid if outcomes[index] is None]
         pending = [self._prepare(record, context, batch[index]) for index in valid]
         events: list[JobQueued] = []
         for index, one, outcome in zip(valid, pending, await self._store(record, pending), strict=True):
@@ -145,6 +153,16 @@ class Publisher:
         metrics.published.add(context.tenant, len(events))
         self._throughput.add_published(record.stream, len(events))
         return [outcome for outcome in outcomes if outcome is not None]
+
+    async def _with_features(self, record: QueueRecord, new: NewMessage, path: str = "$") -> QueueRecord:
+        """The queue, prepared for this message. Raises BodyInvalid, QueueNotFound, EngineUnavailable."""
+        if new.unique_key is not None:
+            record = await self._lifecycle.with_feature(record, UNIQUE)
+        if new.priority != "normal":
+            if record.settings.max_in_flight:
+                raise invalid_field(f"{path}.priority", f"the queue {record.name!r} has `maxInFlight`, which excludes priorities")
+            record = await self._lifecycle.with_feature(record, PRIORITY)
+        return record
 
     def check(self, tenant: str, new: NewMessage) -> None:
         """Check a message against the limits. Raises TooLarge, BodyInvalid."""
@@ -180,6 +198,7 @@ class Publisher:
         record = self._lifecycle.cached(context.tenant, queue) or await self._lifecycle.find(context.tenant, queue)
         if record.settings.schema is not None:
             await self._check_schema(record, new)
+        record = await self._with_features(record, new)
         subject = f"{record.subject}.last.{sequence_token(sequence)}"
         while True:
             entry = await stream_reader.last(self._connection, record.stream, subject)
@@ -272,6 +291,7 @@ class Publisher:
             at=now,
             expires=expires_at_ms(new),
             unique="" if new.unique_key is None else unique_token(new.unique_key),
+            priority=new.priority,
             headers=new.headers,
             corr=new.correlation_id,
             trace=context.traceparent,
@@ -349,12 +369,18 @@ class Publisher:
     async def republish(self, record: QueueRecord, messages: Sequence[tuple[StoredMessage, str]]) -> list[int | PostroadError]:
         """Store messages that were in a queue before, each with an id that makes a repetition idempotent for a minute.
 
-        The expiry of a message is dropped. Returns the sequence of each message, or its error.
+        The expiry of a message is dropped, and its priority in a queue with `maxInFlight`. Returns the sequence of each message,
+        or its error.
         """
         if any(message.unique for message, _ in messages):
             record = await self._lifecycle.with_feature(record, UNIQUE)
+        changes: dict[str, Any] = {"expires": 0}
+        if record.settings.max_in_flight:
+            changes["priority"] = "normal"
+        elif any(message.priority != "normal" for message, _ in messages):
+            record = await self._lifecycle.with_feature(record, PRIORITY)
         writes = [
-            [message_write(record, msgspec.structs.replace(message, expires=0), 0, unique_id)] for message, unique_id in messages
+            [message_write(record, msgspec.structs.replace(message, **changes), 0, unique_id)] for message, unique_id in messages
         ]
         outcomes = await self._committers.of(record.stream).append_each(writes)
         self._throughput.add_published(record.stream, len(messages))

@@ -7,13 +7,15 @@ from typing import Any
 import msgspec
 
 from postroad.api.dead_letters import DeadMessage
-from postroad.api.queues import Message, PeekedMessage, Published, Queue, QueueStats, StrictQueueSettings
+from postroad.api.queues import Message, PeekedMessage, Priority, Published, Queue, QueueStats, StrictQueueSettings
 from postroad.jetstream.stream_lifecycle import StreamOwner
 from postroad.kernel.clock import rfc3339
 from postroad.kernel.ids import check_id, id_bytes, id_text
 from postroad.kernel.names import dead_stream, dead_subject, queue_stream, queue_subject
 
-UNIQUE = "unique"  # a feature of a queue
+UNIQUE, PRIORITY = "unique", "priority"  # features of a queue
+_READY = {"high": "high", "normal": "ready", "low": "low"}  # last token of the subjects of messages that are ready, by priority
+_RECEIPT_PRIORITIES: tuple[Priority, ...] = ("normal", "high", "low")  # by their number in a receipt
 
 
 class QueueRecord(StreamOwner, frozen=True, kw_only=True):
@@ -38,6 +40,20 @@ class QueueRecord(StreamOwner, frozen=True, kw_only=True):
         """Contains the incarnation, so that a late ack never applies to a message of a later queue with the same name."""
         return f"work-{self.incarnation[-12:]}"
 
+    def consumer_of(self, priority: Priority) -> str:
+        """Each priority has a consumer of its own."""
+        return self.consumer if priority == "normal" else f"{self.consumer}-{priority}"
+
+    @property
+    def has_priority(self) -> bool:
+        """True if a message with another priority than `normal` was ever published to the queue."""
+        return PRIORITY in self.features
+
+    @property
+    def priorities(self) -> tuple[Priority, ...]:
+        """The priorities that its messages can have, the highest first."""
+        return ("high", "normal", "low") if PRIORITY in self.features else ("normal",)
+
     @property
     def has_unique(self) -> bool:
         """True if a message with a unique key was ever published to the queue."""
@@ -46,7 +62,15 @@ class QueueRecord(StreamOwner, frozen=True, kw_only=True):
     @property
     def ready_subjects(self) -> tuple[str, ...]:
         """Subjects of the messages that a consumer gets, now or after their lease or delay."""
-        return (f"{self.subject}.ready", f"{self.subject}.unique.*.ready") if self.has_unique else (f"{self.subject}.ready",)
+        plain = tuple(ready_subject(self.subject, one) for one in self.priorities)
+        return (
+            (*plain, *(ready_subject(f"{self.subject}.unique.*", one) for one in self.priorities)) if self.has_unique else plain
+        )
+
+    def consumer_subjects(self, priority: Priority) -> tuple[str, ...]:
+        """Subjects that the consumer of a priority delivers. The first unique key changes only the consumer of `normal`."""
+        subjects = ready_subject(self.subject, priority), ready_subject(f"{self.subject}.unique.*", priority)
+        return subjects[:1] if priority == "normal" and not self.has_unique else subjects
 
     @property
     def delayed_subjects(self) -> tuple[str, ...]:
@@ -67,10 +91,22 @@ class QueueRecord(StreamOwner, frozen=True, kw_only=True):
         return f"{self.tenant}\0{self.name}\0{self.incarnation}".encode()
 
 
+def ready_subject(place: str, priority: Priority) -> str:
+    """Subject of a ready message; `place` is the subject of the queue, or that of the message's unique key."""
+    return f"{place}.{_READY[priority]}"
+
+
+def priority_of(subject: str) -> Priority:
+    """Priority of a ready message on this subject of its queue."""
+    last = subject.rpartition(".")[2]
+    return "high" if last == "high" else "low" if last == "low" else "normal"
+
+
 class StoredMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Format 1 of a message in a queue's stream: a JSON object with the payload as it was sent.
 
-    `unique` is the token of its unique key; such a message is on `….unique.<token>.ready` or `….later`, at most one for a token.
+    It is on `….ready`, or on `….high` or `….low` if that is its priority, and on `….later.<id>` while it is delayed. `unique` is
+    the token of its unique key: then it is on `….unique.<token>.ready` (`.high`, `.low`) or `….later`, at most one for a token.
     """
 
     v: int
@@ -79,6 +115,7 @@ class StoredMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     at: int
     expires: int = 0
     unique: str = ""
+    priority: Priority = "normal"
     headers: dict[str, str] = {}
     corr: str | None = None
     trace: str | None = None
@@ -175,7 +212,7 @@ def read_message(payload: bytes) -> StoredMessage:
 
 
 _RECEIPT = struct.Struct(">BQQIQQQ16s16s")
-_RECEIPT_VERSION = 1
+_RECEIPT_VERSION, _PRIORITY_RECEIPT_VERSION = 1, 2  # the latter has one more byte
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,10 +227,17 @@ class Receipt:
     deadline_ms: int
     message_id: str
     job_id: str
+    priority: Priority = "normal"
 
     def to_bytes(self) -> bytes:
+        """Version 1, or version 2 with the number of the priority at its end, if it is not normal."""
+        if self.priority == "normal":
+            return self._pack(_RECEIPT_VERSION)
+        return self._pack(_PRIORITY_RECEIPT_VERSION) + bytes([_RECEIPT_PRIORITIES.index(self.priority)])
+
+    def _pack(self, version: int) -> bytes:
         return _RECEIPT.pack(
-            _RECEIPT_VERSION,
+            version,
             self.stream_sequence,
             self.consumer_sequence,
             self.attempt,
@@ -207,8 +251,11 @@ class Receipt:
     @classmethod
     def from_bytes(cls, body: bytes) -> "Receipt":
         """Raises ValueError if it has another version."""
-        if len(body) != _RECEIPT.size or body[0] != _RECEIPT_VERSION:
-            raise ValueError("not a receipt of version 1")
+        priority: Priority = "normal"
+        if len(body) == _RECEIPT.size + 1 and body[0] == _PRIORITY_RECEIPT_VERSION and body[-1] < len(_RECEIPT_PRIORITIES):
+            priority, body = _RECEIPT_PRIORITIES[body[-1]], body[:-1]
+        elif len(body) != _RECEIPT.size or body[0] != _RECEIPT_VERSION:
+            raise ValueError("not a receipt of version 1 or 2")
         _, stream_sequence, consumer_sequence, attempt, stored_at, leased_at, deadline, message, job = _RECEIPT.unpack(body)
         return cls(
             stream_sequence,
@@ -219,6 +266,7 @@ class Receipt:
             deadline,
             id_text(message),
             id_text(job),
+            priority,
         )
 
 
@@ -250,6 +298,7 @@ def message_of(stored: StoredMessage, attempt: int, receipt_id: str) -> Message:
         headers=stored.headers,
         attempt=attempt,
         enqueued_at=rfc3339(stored.at),
+        priority=stored.priority,
         correlation_id=stored.corr,
         traceparent=stored.trace,
     )
@@ -288,6 +337,7 @@ def _peeked_fields(message: StoredMessage, body_max: int) -> dict[str, Any]:
         "payload_bytes": len(payload),
         "payload": None if is_cut else message.payload,
         "payload_start": payload[:body_max].decode("utf-8", "ignore") if is_cut else None,
+        "priority": message.priority,
         "correlation_id": message.corr,
         "traceparent": message.trace,
     }

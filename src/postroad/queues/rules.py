@@ -7,10 +7,19 @@ from typing import Any
 
 import msgspec
 
-from postroad.api.queues import DELAY_MS_MAX, RETENTION_MS_MAX, NewMessage, QueueSettings
+from postroad.api.queues import DELAY_MS_MAX, RETENTION_MS_MAX, NewMessage, Priority, QueueSettings
 from postroad.kernel.errors import TooLarge
 from postroad.kernel.json import invalid_field
 
+_BY_PRIORITY: tuple[Priority, ...] = ("high", "normal", "low")
+# The orders in which pulls take messages, in turn. One pull of ten begins with `normal`, and one with `low`, so that these are
+# delivered, too, while there are always messages with a higher priority.
+PULL_ORDERS: tuple[tuple[Priority, ...], ...] = (
+    *(_BY_PRIORITY,) * 4,
+    ("normal", "high", "low"),
+    *(_BY_PRIORITY,) * 4,
+    ("low", "high", "normal"),
+)
 _CONSUMER_LEASE_MS_MIN, _CONSUMER_LEASE_MS_MAX = 1_000, 60_000
 
 
@@ -103,6 +112,8 @@ def body_hash(message: NewMessage) -> str:
         fields["expiresAt"] = epoch_ms(message.expires_at)
     if message.unique_key is not None:
         fields["uniqueKey"] = message.unique_key
+    if message.priority != "normal":
+        fields["priority"] = message.priority
     return hashlib.sha256(msgspec.json.encode(fields, order="deterministic")).hexdigest()
 
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 from postroad.api.queues import QueueNotFound, QueueStats
 from postroad.jetstream import stream_reader
 from postroad.jetstream.connection import Connection
-from postroad.jetstream.management import consumer_state
+from postroad.jetstream.management import ConsumerState, consumer_state
 from postroad.kernel.clock import Clock
 from postroad.queues.dead_letters import DeadLetters
 from postroad.queues.lease_log import LeaseLog
@@ -61,18 +61,21 @@ class QueueStatsReader:
         Raises QueueNotFound if the queue is being deleted.
         """
         await self._lease_log.loaded()
-        consumer = await consumer_state(self._connection, record.stream, record.consumer)
-        if consumer is None:
-            raise QueueNotFound(f"the queue {record.name!r} is being deleted")
-        oldest_at_ms, delayed, dead = await asyncio.gather(
-            self._oldest_at_ms(record) if consumer.num_pending or consumer.num_ack_pending else _constant(None),
+        consumer = await self._consumer_state(record)
+        first, delayed, dead = await asyncio.gather(
+            self._first(record, record.ready_subjects) if consumer.num_pending or consumer.num_ack_pending else _constant([]),
             self._delayed(record),
             self._dead_letters.count(record) if has_dead_letters else _constant(0),
         )
+        oldest_at_ms = min((page.entries[0].at_ms for page in first if page.entries), default=None)
         rate = self._throughput.rate(record.stream)
-        delivered = self._lease_log.counts(record, consumer.num_ack_pending)
+        # After a purge, a consumer with several subjects may count messages that are gone until their leases end.
+        present = sum(len(page.entries) + page.remaining for page in first)
+        pending = min(consumer.num_pending, present)
+        unacknowledged = min(consumer.num_ack_pending, present - pending)
+        delivered = self._lease_log.counts(record, unacknowledged)
         return QueueStats(
-            ready=consumer.num_pending + consumer.num_ack_pending - delivered.leased - delivered.retrying,
+            ready=pending + unacknowledged - delivered.leased - delivered.retrying,
             leased=delivered.leased,
             overdue=delivered.overdue,
             retrying=delivered.retrying,
@@ -84,9 +87,19 @@ class QueueStatsReader:
             out_per_second=rate.out_per_second,
         )
 
-    async def _oldest_at_ms(self, record: QueueRecord) -> int | None:
-        pages = await self._first(record, record.ready_subjects)
-        return min((page.entries[0].at_ms for page in pages if page.entries), default=None)
+    async def _consumer_state(self, record: QueueRecord) -> ConsumerState:
+        """The state of the consumers of all priorities together. A worker has at most one waiting request at each."""
+        states = await asyncio.gather(
+            *(consumer_state(self._connection, record.stream, record.consumer_of(one)) for one in record.priorities)
+        )
+        found = [state for state in states if state is not None]
+        if len(found) < len(states):
+            raise QueueNotFound(f"the queue {record.name!r} is being deleted")
+        return ConsumerState(
+            num_pending=sum(one.num_pending for one in found),
+            num_ack_pending=sum(one.num_ack_pending for one in found),
+            num_waiting=max(one.num_waiting for one in found),
+        )
 
     async def _delayed(self, record: QueueRecord) -> int:
         return sum(len(page.entries) + page.remaining for page in await self._first(record, record.delayed_subjects))

@@ -80,6 +80,7 @@ def schedule_of(record: ScheduleRecord) -> Schedule:
         updated_at=rfc3339(record.updated_at_ms),
         cron=settings.cron,
         every_ms=settings.every_ms,
+        priority=settings.priority,
         start_at=None if settings.start_at is None else rfc3339(int(settings.start_at.timestamp() * 1000)),
         end_at=None if settings.end_at is None else rfc3339(int(settings.end_at.timestamp() * 1000)),
         last_run_at=None if last_run_ms is None else rfc3339(last_run_ms),

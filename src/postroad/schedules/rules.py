@@ -148,4 +148,5 @@ def is_superseded(timing: Timing, tick_ms: int, now_ms: int, policy: CatchUp, li
 def message_of(settings: ScheduleSettings, name: str, tick_ms: int) -> NewMessage:
     """The message of a tick. Its headers name the schedule and the time of the tick."""
     own: Mapping[str, str] = {SCHEDULE_HEADER: name, TICK_HEADER: rfc3339(tick_ms)}
-    return NewMessage(payload=msgspec.Raw(bytes(settings.payload)), headers={**settings.headers, **own})
+    payload = msgspec.Raw(bytes(settings.payload))
+    return NewMessage(payload=payload, headers={**settings.headers, **own}, priority=settings.priority)

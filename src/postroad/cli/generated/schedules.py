@@ -40,6 +40,9 @@ def put_schedules(
     time_zone: Annotated[str | None, typer.Option("--time-zone", help="IANA time zone of `cron`.")] = None,
     payload: Annotated[str | None, typer.Option("--payload", help="Payload of each message: any JSON.")] = None,
     headers: Annotated[str | None, typer.Option("--headers", help="Headers of each message.")] = None,
+    priority: Annotated[
+        Literal["high", "normal", "low"] | None, typer.Option("--priority", help="Priority of each message.")
+    ] = None,
     catch_up: Annotated[
         Literal["none", "last", "all"] | None,
         typer.Option("--catch-up", help="Missed ticks that are published: `none`, the `last` one, or `all`."),
@@ -72,6 +75,7 @@ def put_schedules(
                 time_zone=time_zone,
                 payload=json_value(payload, "payload"),
                 headers=json_value(headers, "headers"),
+                priority=priority,
                 catch_up=catch_up,
                 start_at=from_now(start_at) if start_at else None,
                 end_at=from_now(end_at) if end_at else None,

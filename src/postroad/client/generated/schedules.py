@@ -1,7 +1,7 @@
 """Calls of `client.schedules`. Generated from the route table by `make generate`; do not edit."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from postroad.api.queues import Published
 from postroad.api.schedules import CatchUp, NextRuns, Schedule, SchedulePage
@@ -28,6 +28,7 @@ class SchedulesCalls:
         time_zone: str | None = None,
         payload: Any | None = None,
         headers: Mapping[str, str] | None = None,
+        priority: Literal["high", "normal", "low"] | None = None,
         catch_up: CatchUp | str | None = None,
         start_at: Moment | None = None,
         end_at: Moment | None = None,
@@ -46,6 +47,7 @@ class SchedulesCalls:
                 "timeZone": time_zone,
                 "payload": payload,
                 "headers": headers,
+                "priority": priority,
                 "catchUp": catch_up,
                 "startAt": moment(start_at),
                 "endAt": moment(end_at),
