@@ -18,7 +18,16 @@ from tests.buckets.test_values import keys_of, make_bucket, put
 from tests.gateway import Gateway, Tenant, gateway_settings, running_gateway
 from tests.waiting import eventually
 
-DEFAULTS = {"history": 1, "ttlSeconds": 0, "maxBytes": 0, "maxValueBytes": 0, "replicas": None, "geo": None}
+DEFAULTS = {
+    "history": 1,
+    "ttlSeconds": 0,
+    "maxBytes": 0,
+    "maxValueBytes": 0,
+    "replicas": None,
+    "geo": None,
+    "change_stream_topic": None,
+    "change_stream_from": "new",
+}
 
 
 async def config_of(gateway: Gateway, tenant: Tenant, name: str = "cart") -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ from postroad.api.queues import PlacementTag
 from postroad.api.topics import ContentType, SequenceNumber
 from postroad.kernel.clock import Timestamp
 from postroad.kernel.errors import ConflictError, NotFound
-from postroad.kernel.names import BUCKET
+from postroad.kernel.names import BUCKET, TOPIC, TOPIC_CHARS_MAX
 
 KEY_CHARS_MAX = 256
 HISTORY_MAX = 64
@@ -50,6 +50,19 @@ Replicas = Annotated[
     Literal[1, 3, 5] | None,
     Meta(description="Copies of the bucket. The installation's default if left out. A single server keeps one."),
 ]
+ChangeStreamTopic = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=TOPIC_CHARS_MAX,
+        pattern=f"^{TOPIC.pattern}$",
+        description="Topic that gets each change as a message, with the key as its subject. It is created.",
+    ),
+]
+ChangeStreamFrom = Annotated[
+    Literal["new", "all"],
+    Meta(description="What a change stream starts with: changes from then on, or `all` current values."),
+]
 Geo = Annotated[PlacementTag | None, Meta(description="Placement tag of the JetStream servers; `auto` or left out: any server.")]
 
 
@@ -62,6 +75,8 @@ class BucketSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     max_value_bytes: MaxValueBytes = 0
     replicas: Replicas = None
     geo: Geo = None
+    change_stream_topic: ChangeStreamTopic | None = msgspec.field(name="change_stream_topic", default=None)
+    change_stream_from: ChangeStreamFrom = msgspec.field(name="change_stream_from", default="new")
 
 
 class BucketSettingsChange(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
@@ -73,6 +88,8 @@ class BucketSettingsChange(msgspec.Struct, frozen=True, rename="camel", kw_only=
     max_value_bytes: MaxValueBytes | UnsetType | None = UNSET
     replicas: Annotated[Literal[1, 3, 5] | UnsetType | None, Meta(description="Copies of the bucket.")] = UNSET
     geo: Annotated[PlacementTag | UnsetType | None, Meta(description="Placement tag of the JetStream servers.")] = UNSET
+    change_stream_topic: ChangeStreamTopic | UnsetType | None = msgspec.field(name="change_stream_topic", default=UNSET)
+    change_stream_from: ChangeStreamFrom | UnsetType | None = msgspec.field(name="change_stream_from", default=UNSET)
 
 
 class NewBucket(BucketSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -90,11 +107,20 @@ class BucketStats(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     last_revision: Annotated[int, Meta(description="Revision of the latest change, 0 if there never was one.")]
 
 
+class ChangeStreamStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """How far the changes of a bucket were copied to its topic."""
+
+    topic: str
+    revision: Annotated[int, Meta(description="Up to this revision all changes are on the topic.")]
+    lag_revisions: Annotated[int, Meta(description="Revisions after it.")]
+    lag_seconds: Annotated[float, Meta(description="Age of the oldest change that was not copied yet.")]
+
+
 class BucketInfo(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True):
     """A bucket with its settings. `incarnation` changes if it is deleted and created again: its revisions restart then.
 
-    `replicas` are the copies that are kept, `nats_bucket` is its name for NATS KV clients. `stats` is present when one bucket was
-    requested.
+    `replicas` are the copies that are kept, `nats_bucket` is its name for NATS KV clients. `stats` and
+    `change_stream` are present when one bucket was requested.
     """
 
     name: str
@@ -105,6 +131,7 @@ class BucketInfo(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit
     created_at: Timestamp
     updated_at: Timestamp
     stats: BucketStats | None = None
+    change_stream: ChangeStreamStatus | None = None
 
 
 class BucketQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

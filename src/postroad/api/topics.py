@@ -11,7 +11,7 @@ from postroad.api.pages import Limit, Page, page_of
 from postroad.api.problems import Problem
 from postroad.api.queues import DryRun, HeaderName, IdempotencyKey, PlacementTag
 from postroad.kernel.clock import AwareDatetime, Timestamp
-from postroad.kernel.errors import ConflictError, InvalidRequest, NotFound
+from postroad.kernel.errors import ConflictError, NotFound
 from postroad.kernel.matching import SUBJECT_CHARS_MAX
 
 SUBJECT_TOKENS_MAX = 16
@@ -38,8 +38,8 @@ class TopicFed(ConflictError, code="topic-fed", status=409, title="Topic fed by 
     """Only the resource that `detail` names publishes to this topic."""
 
 
-class LoopDetected(InvalidRequest, code="loop-detected", status=422, title="Loop detected"):
-    """The message has been forwarded between topics and receivers too often, by its header `X-MQ-Hops`."""
+class LoopDetected(ConflictError, code="loop-detected", status=409, title="Loop detected"):
+    """The write responds to 16 deliveries in a row, by its header `X-MQ-Hops`: a receiver writes to what it receives from."""
 
 
 # Topics

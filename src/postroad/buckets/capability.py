@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from postroad.api.buckets import KEY, KEY_CHARS_MAX, BucketKeyNotFound, BucketNotFound, RevisionMismatch
+from postroad.buckets.bridges import ChangeStreamBridges
 from postroad.buckets.events import EVENTS
 from postroad.buckets.lifecycle import BUCKETS_BUCKET, BucketLifecycle
+from postroad.buckets.mapping import ChangeStreamMappings
 from postroad.buckets.records import BucketRecord
 from postroad.buckets.routes import BucketRoutes
 from postroad.buckets.value_routes import BucketValueRoutes
@@ -16,6 +18,9 @@ from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.names import BUCKET
 from postroad.kernel.resources import ResourceKind
 from postroad.platform import BackgroundJob, Capability, Platform, Role, every
+from postroad.topics.capability import TopicsCapability
+from postroad.topics.lifecycle import Dependent
+from postroad.topics.records import TopicRecord
 
 _RECOVER_SECONDS = 300.0
 
@@ -34,6 +39,11 @@ class BucketsCapability(Capability):
     def __init__(self, platform: Platform) -> None:
         super().__init__(platform)
         self.table = platform.table(BUCKETS_BUCKET, BucketRecord)
+        topics = platform.use(TopicsCapability).lifecycle
+        self.bridges = ChangeStreamBridges(
+            platform.connection, self.table, topics.find, platform.committers.storage, platform.clock
+        )
+        self.mappings = ChangeStreamMappings(platform.connection, topics, self.bridges)
         self.lifecycle = BucketLifecycle(
             platform.connection,
             self.table,
@@ -42,8 +52,10 @@ class BucketsCapability(Capability):
             tenant_settings=platform.tenant_settings,
             audit=platform.audit,
             committers=platform.committers,
+            mappings=self.mappings,
             replicas=platform.settings.replica_count,
         )
+        topics.add_dependent(Dependent("change streams", _counted_as_feeder, self.lifecycle.topic_deleted))
         self.values = BucketValues(platform.connection, platform.committers, platform.usage, platform.tenant_settings)
         self.watches = BucketWatches(platform.connection, self.values, platform.clock)
 
@@ -51,16 +63,22 @@ class BucketsCapability(Capability):
         return (self.table,)
 
     def routes(self) -> Sequence[Route]:
-        buckets = BucketRoutes(self.lifecycle, self.values)
+        buckets = BucketRoutes(self.lifecycle, self.values, self.mappings)
         return [*buckets.table(), *BucketValueRoutes(self.lifecycle, self.values, self.watches).table()]
 
     def background_jobs(self) -> Sequence[BackgroundJob]:
         return (
+            BackgroundJob(self.bridges.run, Role.DELIVERY, leader_only=True),
             BackgroundJob(every(_RECOVER_SECONDS, self.lifecycle.recover_all, "recover buckets"), Role.CONTROL, leader_only=True),
         )
 
     async def delete_tenant(self, tenant: str) -> None:
         await self.lifecycle.delete_all(tenant)
+
+
+async def _counted_as_feeder(_topic: TopicRecord) -> int:
+    """A topic names its feeder itself."""
+    return 0
 
 
 CAPABILITY = BucketsCapability

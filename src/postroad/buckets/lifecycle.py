@@ -1,5 +1,6 @@
 """Bucket lifecycle: create, look up, update, list, delete."""
 
+import contextlib
 from collections.abc import Callable
 
 import msgspec
@@ -8,7 +9,8 @@ from msgspec import UNSET
 from postroad.api.buckets import BucketNotFound, BucketSettings, BucketSettingsChange
 from postroad.api.pages import Page
 from postroad.buckets.events import BucketChanged
-from postroad.buckets.records import BucketRecord
+from postroad.buckets.mapping import ChangeStreamMappings
+from postroad.buckets.records import BucketRecord, feeder_of
 from postroad.governance.audit import Audit
 from postroad.governance.tenant_settings import TenantSettingsStore
 from postroad.jetstream.commit import Committers
@@ -19,13 +21,14 @@ from postroad.jetstream.stream_lifecycle import INCARNATION, RecordState, Stream
 from postroad.jetstream.tail import republish
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.context import RequestContext
-from postroad.kernel.errors import AlreadyExists, EngineFull, EngineRefused, Forbidden, InvalidParameter
+from postroad.kernel.errors import AlreadyExists, Conflict, EngineFull, EngineRefused, Forbidden, InvalidParameter
 from postroad.kernel.identity import Caller
 from postroad.kernel.ids import new_id
 from postroad.kernel.json import invalid_field
 from postroad.kernel.matching import glob_matches
 from postroad.kernel.names import BUCKET_CHARS_MAX, bucket_name, escape
 from postroad.telemetry.outbox import Outbox
+from postroad.topics.records import TopicRecord
 
 BUCKETS_BUCKET = "postroad_buckets"
 ANYWHERE = "auto"
@@ -44,13 +47,14 @@ class BucketLifecycle:
         tenant_settings: TenantSettingsStore,
         audit: Audit,
         committers: Committers,
+        mappings: ChangeStreamMappings,
         replicas: int,
     ) -> None:
         self._connection, self._outbox, self._clock = connection, outbox, clock
         self._tenant_settings, self._audit, self._committers = tenant_settings, audit, committers
-        self._replicas = replicas
+        self._mappings, self._replicas = mappings, replicas
         self.table = table
-        self._streams = StreamLifecycle(connection, table, clock, ensure=self._ensure_stream, release=self._release)
+        self._streams = StreamLifecycle(connection, table, clock, ensure=self._ensure_stream, release=mappings.release)
         self._known: dict[str, BucketRecord] = {}
         table.on_change(self._record_changed)
 
@@ -175,7 +179,7 @@ class BucketLifecycle:
         count, limit = self.table.count_under(f"{context.tenant}."), self._tenant_settings.of(context.tenant).max_buckets
         if count >= limit:
             raise Forbidden(f"the tenant has {count} buckets; {limit} is the limit")
-        now = self._clock()
+        mapping, now = await self._mappings.change(context, name, None, settings), self._clock()
         record = BucketRecord(
             state=RecordState.CREATING,
             tenant=context.tenant,
@@ -183,6 +187,7 @@ class BucketLifecycle:
             incarnation=new_id(),
             settings=settings,
             replicas=self._kept_replicas(settings),
+            change_stream=mapping,
             created_at_ms=now,
             updated_at_ms=now,
         )
@@ -190,7 +195,11 @@ class BucketLifecycle:
 
     async def _update(self, key: str, context: RequestContext, known: BucketRecord, settings: BucketSettings) -> BucketRecord:
         changed = msgspec.structs.replace(
-            known, settings=settings, replicas=self._kept_replicas(settings), updated_at_ms=self._clock()
+            known,
+            settings=settings,
+            replicas=self._kept_replicas(settings),
+            change_stream=await self._mappings.change(context, known.name, known, settings),
+            updated_at_ms=self._clock(),
         )
         audited = self._audit.change(context, "bucket.change", known.name, before=known.settings, after=settings)
         return await self._streams.update(key, changed, audited)
@@ -229,13 +238,40 @@ class BucketLifecycle:
         record = await self._streams.await_ready(key)
         if record is None:
             raise BucketNotFound(f"there is no bucket {name!r}")
-        revision = self.table.revision(key)  # of this record: it may change while the audit entry is written
         async with self._audit.change(context, "bucket.delete", name, before=record.settings):
-            await self._streams.delete(key, record, revision)
+            await self._delete(key, record)
         self._outbox.record(context, _changed_event(record, "deleted", at_ms=self._clock()))
 
-    async def _release(self, record: BucketRecord) -> None:
-        """Nothing else belongs to a bucket."""
+    async def _delete(self, key: str, record: BucketRecord) -> None:
+        """Delete the bucket as it was found, although its change stream may have moved on. Raises Conflict."""
+        while True:
+            found = await self._streams.await_ready(key)
+            if found is None or (found.incarnation, found.settings) != (record.incarnation, record.settings):
+                raise Conflict(f"{record.name!r} was changed at the same time")
+            try:
+                return await self._streams.delete(key, found, self.table.revision(key))
+            except Conflict:
+                if record.change_stream is None:
+                    raise
+
+    async def topic_deleted(self, topic: TopicRecord) -> None:
+        """End the change stream that fed the topic. Idempotent."""
+        name = (topic.fed_by or "").removeprefix("bucket/")
+        key = bucket_key(topic.tenant, name)
+
+        async def unmap(known: BucketRecord | None) -> BucketRecord:
+            if known is None:
+                raise BucketNotFound(f"there is no bucket {name!r}")
+            if known.change_stream is None or known.change_stream.topic != topic.name:
+                return known
+            settings = msgspec.structs.replace(known.settings, change_stream_topic=None)
+            return await self._streams.update(
+                key, msgspec.structs.replace(known, settings=settings, change_stream=None), contextlib.nullcontext()
+            )
+
+        if topic.fed_by == feeder_of(name) and self.table.get(key) is not None:
+            with contextlib.suppress(BucketNotFound):
+                await self._streams.create_or_change(key, unmap)
 
     async def delete_all(self, tenant: str) -> None:
         """Delete all buckets of a tenant. May be repeated after an interruption."""

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from postroad.api.buckets import BucketEntry, BucketInfo, BucketSettings, BucketStats
+from postroad.api.buckets import BucketEntry, BucketInfo, BucketSettings, BucketStats, ChangeStreamStatus
 from postroad.buckets import rules
 from postroad.jetstream.management import StreamState
 from postroad.jetstream.stream_lifecycle import StreamOwner
@@ -18,6 +18,27 @@ from postroad.topics.records import json_content
 
 CONTENT_TYPE = "Content-Type"
 TRACEPARENT = "traceparent"
+# Until the bridge of a change stream removes them. KV clients take a stream without a limit for no bucket.
+_ALL_REVISIONS = 1_000_000_000
+
+
+class ChangeStream(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """The mapping of a bucket to a topic. `id` is new for each mapping.
+
+    `position`: a revision up to which all changes were copied, `topic_sequence` the topic's last sequence then; both are stored
+    from time to time only. `snapshot_end`: the last revision of the content that the mapping starts with, 0 without.
+    """
+
+    id: str
+    topic: str
+    position: int = 0
+    topic_sequence: int = 0
+    snapshot_end: int = 0
+
+
+def feeder_of(bucket: str) -> str:
+    """What a topic calls the bucket that feeds it."""
+    return f"bucket/{bucket}"
 
 
 class BucketRecord(StreamOwner, frozen=True, kw_only=True):
@@ -25,6 +46,7 @@ class BucketRecord(StreamOwner, frozen=True, kw_only=True):
 
     settings: BucketSettings
     replicas: int = 1
+    change_stream: ChangeStream | None = None
 
     @property
     def store(self) -> str:
@@ -43,7 +65,7 @@ class BucketRecord(StreamOwner, frozen=True, kw_only=True):
     @property
     def revisions_max(self) -> int:
         """Revisions that the stream keeps of each key."""
-        return self.settings.history
+        return self.settings.history if self.change_stream is None else _ALL_REVISIONS
 
     @property
     def marker_seconds(self) -> int:
@@ -101,7 +123,9 @@ def _expiry_ms(entry: Entry) -> int | None:
 # Representation in the API
 
 
-def bucket_of(record: BucketRecord, stats: BucketStats | None = None) -> BucketInfo:
+def bucket_of(
+    record: BucketRecord, stats: BucketStats | None = None, change_stream: ChangeStreamStatus | None = None
+) -> BucketInfo:
     return BucketInfo(
         name=record.name,
         settings=record.settings,
@@ -111,6 +135,7 @@ def bucket_of(record: BucketRecord, stats: BucketStats | None = None) -> BucketI
         created_at=rfc3339(record.created_at_ms),
         updated_at=rfc3339(record.updated_at_ms),
         stats=stats,
+        change_stream=change_stream,
     )
 
 

@@ -1,5 +1,6 @@
 """HTTP routes of buckets: list, create, show, change, delete."""
 
+import asyncio
 from collections.abc import Sequence
 
 import msgspec
@@ -14,6 +15,7 @@ from postroad.api.buckets import (
     NewBucket,
 )
 from postroad.buckets.lifecycle import BucketLifecycle
+from postroad.buckets.mapping import ChangeStreamMappings
 from postroad.buckets.records import bucket_of
 from postroad.buckets.values import BucketValues
 from postroad.http.request import Request
@@ -28,8 +30,8 @@ _ONE = "/v1/buckets/{bucket}"
 
 
 class BucketRoutes:
-    def __init__(self, lifecycle: BucketLifecycle, values: BucketValues) -> None:
-        self._lifecycle, self._values = lifecycle, values
+    def __init__(self, lifecycle: BucketLifecycle, values: BucketValues, mappings: ChangeStreamMappings) -> None:
+        self._lifecycle, self._values, self._mappings = lifecycle, values, mappings
 
     def table(self) -> Sequence[Route]:
         return [
@@ -88,7 +90,7 @@ class BucketRoutes:
                 _TAG,
                 body=BucketSettingsChange,
                 response=BucketInfo,
-                errors=(BucketNotFound, EngineUnavailable, EngineRefused),
+                errors=(BucketNotFound, AlreadyExists, EngineUnavailable, EngineRefused),
                 description="Settings that are left out keep their values. A lower `history` drops the oldest revisions.",
                 sdk="buckets.update",
                 cli=Command("buckets update"),
@@ -128,7 +130,8 @@ class BucketRoutes:
 
     async def get_bucket(self, request: Request) -> Response:
         record = await self._lifecycle.find(request.caller.tenant, request.parameters["bucket"])
-        return Response(bucket_of(record, await self._values.stats(record)))
+        stats, change_stream = await asyncio.gather(self._values.stats(record), self._mappings.status(record))
+        return Response(bucket_of(record, stats, change_stream))
 
     async def update_bucket(self, request: Request) -> Response:
         return Response(bucket_of(await self._lifecycle.update(request.context, request.parameters["bucket"], request.body)))

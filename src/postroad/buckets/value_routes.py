@@ -18,6 +18,7 @@ from postroad.api.buckets import (
     RevisionMismatch,
     WrittenValue,
 )
+from postroad.api.topics import LoopDetected
 from postroad.buckets import rules
 from postroad.buckets.lifecycle import BucketLifecycle
 from postroad.buckets.records import BucketRecord, entry_of
@@ -31,12 +32,13 @@ from postroad.http.security_headers import content_headers
 from postroad.http.sse import event_stream
 from postroad.kernel.errors import EngineFull, EngineUnavailable, InvalidParameter, StorageQuotaExceeded
 from postroad.kernel.identity import Scope
+from postroad.topics.hops import HOPS_HEADER, request_hops
 
 _TAG = "Buckets"
 _ONE = "/v1/buckets/{bucket}"
 _KEY = f"{_ONE}/keys/{{bucket_key}}"
-_WRITE_ERRORS = (BucketNotFound, RevisionMismatch, EngineFull, StorageQuotaExceeded, EngineUnavailable)
-_CONDITIONS = (("If-Match", IfMatch), ("If-None-Match", IfNoneMatch))
+_WRITE_ERRORS = (BucketNotFound, RevisionMismatch, LoopDetected, EngineFull, StorageQuotaExceeded, EngineUnavailable)
+_CONDITIONS = (("If-Match", IfMatch), ("If-None-Match", IfNoneMatch), HOPS_HEADER)
 
 
 class BucketValueRoutes:
@@ -85,7 +87,7 @@ class BucketValueRoutes:
                 _TAG,
                 matches_rest=True,
                 response=WrittenValue,
-                headers=_CONDITIONS[:1],
+                headers=(_CONDITIONS[0], HOPS_HEADER),
                 errors=_WRITE_ERRORS,
                 description="Deleting a missing key has no other effect than a revision.",
             ),
@@ -98,6 +100,7 @@ class BucketValueRoutes:
                 _TAG,
                 body=BucketBatch,
                 response=BucketBatchResult,
+                headers=(HOPS_HEADER,),
                 errors=_WRITE_ERRORS,
             ),
             Route(
@@ -153,6 +156,7 @@ class BucketValueRoutes:
             content,
             ttl_seconds=query.ttl_seconds,
             precondition=rules.precondition_of(request.header(b"if-match"), request.header(b"if-none-match")),
+            hops=request_hops(request),
         )
         return _written(key, revision)
 
@@ -169,12 +173,13 @@ class BucketValueRoutes:
     async def delete_bucket_value(self, request: Request) -> Response:
         key, record = rules.check_key(request.parameters["bucket_key"]), await self._record(request)
         precondition = rules.precondition_of(request.header(b"if-match"), None)
-        return _written(key, await self._values.delete(request.context, record, key, precondition))
+        hops = request_hops(request)
+        return _written(key, await self._values.delete(request.context, record, key, precondition, hops=hops))
 
     async def write_bucket_batch(self, request: Request) -> Response:
         batch: BucketBatch = request.body
         record = await self._record(request)
-        revisions = await self._values.write_batch(request.context, record, batch.writes)
+        revisions = await self._values.write_batch(request.context, record, batch.writes, hops=request_hops(request))
         pairs = zip(batch.writes, revisions, strict=True)
         return Response(BucketBatchResult(results=[WrittenValue(key=one.key, revision=revision) for one, revision in pairs]))
 

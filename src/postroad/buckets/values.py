@@ -17,6 +17,8 @@ from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import Conflict
 from postroad.kernel.ids import new_id
 from postroad.kernel.usage_counters import UsageCounters
+from postroad.topics.hops import check_hops
+from postroad.topics.rules import HOPS
 
 _ATTEMPTS_MAX = 3  # of a write of an absent key, whose marker changed meanwhile
 _READ_MIN, _READS_MAX = 100, 20  # entries of one read, reads of one page
@@ -139,24 +141,37 @@ class BucketValues:
         *,
         ttl_seconds: int | None = None,
         precondition: Precondition = rules.NONE,
+        hops: int = 0,
     ) -> int:
-        """Store a value; return its revision once it is durable.
+        """Store a value; return its revision once it is durable. `hops`: the deliveries that led to this write.
 
-        Raises RevisionMismatch, TooLarge, InvalidParameter, EngineFull, StorageQuotaExceeded, Overloaded, EngineUnavailable.
+        Raises LoopDetected, RevisionMismatch, TooLarge, InvalidParameter, EngineFull, StorageQuotaExceeded, Overloaded,
+        EngineUnavailable.
         """
         rules.check_size(content.data, self.value_bytes_max(record))
         rules.check_ttl(ttl_seconds, record.key_ttl_min)
-        [revision] = await self._store(context, record, [_Change(key, content, ttl_seconds, precondition)])
+        [revision] = await self._store(context, record, [_Change(key, content, ttl_seconds, precondition)], hops)
         return revision
 
     async def delete(
-        self, context: RequestContext, record: BucketRecord, key: str, precondition: Precondition = rules.NONE
+        self,
+        context: RequestContext,
+        record: BucketRecord,
+        key: str,
+        precondition: Precondition = rules.NONE,
+        *,
+        hops: int = 0,
     ) -> int:
-        """Delete a key, a missing one too; return the revision of the deletion. Raises RevisionMismatch, EngineUnavailable."""
-        [revision] = await self._store(context, record, [_Change(key, None, precondition=precondition)])
+        """Delete a key, a missing one too; return the revision of the deletion.
+
+        Raises LoopDetected, RevisionMismatch, EngineUnavailable.
+        """
+        [revision] = await self._store(context, record, [_Change(key, None, precondition=precondition)], hops)
         return revision
 
-    async def write_batch(self, context: RequestContext, record: BucketRecord, writes: Sequence[BucketWrite]) -> list[int]:
+    async def write_batch(
+        self, context: RequestContext, record: BucketRecord, writes: Sequence[BucketWrite], *, hops: int = 0
+    ) -> list[int]:
         """Make all writes or none; return their revisions. Raises BodyInvalid, and like `put`."""
         rules.check_batch(writes)
         bytes_max = self.value_bytes_max(record)
@@ -171,18 +186,19 @@ class BucketValues:
             )
             for index, one in enumerate(writes)
         ]
-        return await self._store(context, record, changes)
+        return await self._store(context, record, changes, hops)
 
     def value_bytes_max(self, record: BucketRecord) -> int:
         tenant_max = self._tenant_settings.of(record.tenant).max_message_bytes
         return min(record.settings.max_value_bytes or tenant_max, tenant_max)
 
-    async def _store(self, context: RequestContext, record: BucketRecord, changes: Sequence[_Change]) -> list[int]:
+    async def _store(self, context: RequestContext, record: BucketRecord, changes: Sequence[_Change], hops: int) -> list[int]:
+        check_hops(hops)
         committer = self._committers.of(record.stream)
         absent: dict[str, int] = dict.fromkeys((one.key for one in changes if one.precondition.is_absent), 0)
         is_release = all(one.content is None for one in changes)
         for attempt in range(_ATTEMPTS_MAX):
-            messages = [_message(context, record, one, absent) for one in changes]
+            messages = [_message(context, record, one, absent, hops) for one in changes]
             try:
                 acks = await committer.append_together(messages, uses_reserve=is_release)
             except Conflict as conflict:
@@ -209,7 +225,7 @@ class BucketValues:
         return found
 
 
-def _message(context: RequestContext, record: BucketRecord, change: _Change, absent: dict[str, int]) -> PendingMessage:
+def _message(context: RequestContext, record: BucketRecord, change: _Change, absent: dict[str, int], hops: int) -> PendingMessage:
     headers: list[tuple[str, str]] = []
     if change.content is None:
         headers.append(("KV-Operation", "DEL"))
@@ -219,6 +235,8 @@ def _message(context: RequestContext, record: BucketRecord, change: _Change, abs
         headers.append(("Nats-TTL", f"{change.ttl_seconds}s"))
     if context.traceparent is not None:
         headers.append((TRACEPARENT, context.traceparent))
+    if hops:
+        headers.append((HOPS, str(hops)))
     expected = absent.get(change.key, change.precondition.revision)
     if expected is not None:
         headers.append(("Nats-Expected-Last-Subject-Sequence", str(expected)))

@@ -11,7 +11,7 @@ import msgspec
 from postroad.api.buckets import BucketBatchResult, BucketChange, BucketEntry, BucketEntryPage, BucketValue, WrittenValue
 from postroad.client.bucket_watch import BucketWatch
 from postroad.client.calls import AsyncNamespace, Call, Content, Pages, SyncNamespace, operation, pages
-from postroad.client.encoding import given, segment
+from postroad.client.encoding import given, hops_header, segment
 from postroad.client.generated.buckets import BucketsCalls
 
 _JSON = "application/json"
@@ -41,11 +41,13 @@ class BucketCalls(BucketsCalls):
         ttl_seconds: int | None = None,
         if_revision: int | None = None,
         if_absent: bool = False,
+        hops: int | None = None,
     ) -> Call[WrittenValue]:
         """Write a value; return its revision once it is durable. Bytes are stored as they are, other values as JSON.
 
         With `if_revision` only if the key has this revision, with `if_absent` only if it does not exist; such a call is not
-        repeated if the response is lost. Raises BucketNotFound, RevisionMismatch, TooLarge.
+        repeated if the response is lost. `hops`: those of the delivery that this write responds to, so that a loop ends.
+        Raises BucketNotFound, RevisionMismatch, TooLarge, LoopDetected.
         """
         is_bytes = isinstance(value, bytes | bytearray | memoryview)
         data = bytes(value) if is_bytes else msgspec.json.encode(value)
@@ -54,7 +56,7 @@ class BucketCalls(BucketsCalls):
             method="PUT",
             path=_path(bucket, f"/keys/{_quoted(key)}"),
             query={"ttlSeconds": ttl_seconds},
-            headers=headers,
+            headers=headers | hops_header(hops),
             body=Content(data, content_type or (_BYTES if is_bytes else _JSON)),
             response=WrittenValue,
             is_repeatable=not headers,
@@ -66,25 +68,36 @@ class BucketCalls(BucketsCalls):
         return Call(method="GET", path=_path(bucket, f"/keys/{_quoted(key)}"), query={"revision": revision}, read=_value)
 
     @operation
-    def delete_value(self, bucket: str, key: str, *, if_revision: int | None = None) -> Call[WrittenValue]:
-        """Delete a value; a missing one, too. Raises BucketNotFound, RevisionMismatch."""
+    def delete_value(
+        self, bucket: str, key: str, *, if_revision: int | None = None, hops: int | None = None
+    ) -> Call[WrittenValue]:
+        """Delete a value; a missing one, too. Raises BucketNotFound, RevisionMismatch, LoopDetected."""
         headers = _conditions(if_revision)
         return Call(
             method="DELETE",
             path=_path(bucket, f"/keys/{_quoted(key)}"),
-            headers=headers,
+            headers=headers | hops_header(hops),
             response=WrittenValue,
             is_repeatable=not headers,
         )
 
     @operation
-    def write_batch(self, bucket: str, writes: Sequence[Mapping[str, Any]]) -> Call[BucketBatchResult]:
+    def write_batch(
+        self, bucket: str, writes: Sequence[Mapping[str, Any]], *, hops: int | None = None
+    ) -> Call[BucketBatchResult]:
         """Make up to 100 writes, all or none, each a mapping with `key`, `value` and the other fields of the API.
 
         A `value` of bytes is stored as it is. Not repeated if the response is lost. Raises BucketNotFound, RevisionMismatch.
         """
         body = {"writes": [_write(one) for one in writes]}
-        return Call(method="POST", path=_path(bucket, "/batch"), body=body, response=BucketBatchResult, is_repeatable=False)
+        return Call(
+            method="POST",
+            path=_path(bucket, "/batch"),
+            headers=hops_header(hops),
+            body=body,
+            response=BucketBatchResult,
+            is_repeatable=False,
+        )
 
     @pages
     def keys(self, bucket: str, *, prefix: str | None = None, values: bool = False, page_size: int = 100) -> Pages[BucketEntry]:

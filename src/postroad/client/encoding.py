@@ -68,3 +68,8 @@ def camel(name: str) -> str:
     """The API's name of a field."""
     first, *rest = name.split("_")
     return first + "".join(word.capitalize() for word in rest)
+
+
+def hops_header(hops: int | None) -> dict[str, str]:
+    """The header of a write that responds to a delivery."""
+    return {} if hops is None else {"X-MQ-Hops": str(hops)}

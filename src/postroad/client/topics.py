@@ -7,7 +7,7 @@ from typing import Any
 
 from postroad.api.topics import PublishedTopicMessage, TopicBatchResult, TopicMessage, TopicMessagePage
 from postroad.client.calls import AsyncNamespace, Call, Pages, SyncNamespace, live, operation, pages
-from postroad.client.encoding import Moment, given, moment, segment
+from postroad.client.encoding import Moment, given, hops_header, moment, segment
 from postroad.client.generated.topics import TopicsCalls
 from postroad.client.topic_follower import OnNotice, TopicFollower
 
@@ -28,12 +28,14 @@ class TopicCalls(TopicsCalls):
         headers: Mapping[str, str] | None = None,
         idempotency_key: str | None = None,
         is_repeatable: bool = True,
+        hops: int | None = None,
     ) -> Call[PublishedTopicMessage]:
         """Publish a message; return its position once it is stored durably. A `payload` of bytes is sent as it is, else as JSON.
 
         Without an idempotency key one is generated, so that a retry after a lost response does not publish a second message.
-        With `is_repeatable=False` no key is generated, and the call is not retried. Raises TopicNotFound, TopicFed,
-        SchemaMismatch, IdempotencyMismatch.
+        With `is_repeatable=False` no key is generated, and the call is not retried. `hops`: those of the delivery that this
+        message responds to, so that a loop ends. Raises TopicNotFound, TopicFed, SchemaMismatch, IdempotencyMismatch,
+        LoopDetected.
         """
         key = idempotency_key or (str(uuid.uuid4()) if is_repeatable else None)
         body = {"subject": subject, "headers": dict(headers or {})} | given(contentType=content_type, idempotencyKey=key)
@@ -41,13 +43,16 @@ class TopicCalls(TopicsCalls):
         return Call(
             method="POST",
             path=_path(topic, "/messages"),
+            headers=hops_header(hops),
             body=body,
             response=PublishedTopicMessage,
             is_repeatable=key is not None,
         )
 
     @operation
-    def publish_batch(self, topic: str, messages: Sequence[Mapping[str, Any]]) -> Call[TopicBatchResult]:
+    def publish_batch(
+        self, topic: str, messages: Sequence[Mapping[str, Any]], *, hops: int | None = None
+    ) -> Call[TopicBatchResult]:
         """Publish up to 1,000 messages, each a mapping with `subject`, `payload` and the other fields of the API.
 
         A `payload` of bytes is sent as it is. The result has an item for each message, in order. The call is retried only if
@@ -58,6 +63,7 @@ class TopicCalls(TopicsCalls):
         return Call(
             method="POST",
             path=_path(topic, "/messages/batch"),
+            headers=hops_header(hops),
             body=body,
             response=TopicBatchResult,
             is_repeatable=is_repeatable,

@@ -4,7 +4,7 @@ A server that is too old silently drops options it does not know. So the configu
 after every create and update.
 """
 
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -303,6 +303,19 @@ async def subjects_of(connection: Connection, name: str, pattern: str) -> list[s
         subjects += page
         if not page or len(subjects) >= response.total:
             return subjects
+
+
+async def subject_counts(connection: Connection, name: str, pattern: str) -> AsyncGenerator[dict[str, int], None]:
+    """The subjects of a stream that match a pattern, with the number of their messages, in pages of many thousands."""
+    offset = 0
+    while True:
+        response = _decode_subjects(await connection.call(f"STREAM.INFO.{name}", {"subjects_filter": pattern, "offset": offset}))
+        page = response.state.subjects or {}
+        offset += len(page)
+        if page:
+            yield page
+        if not page or offset >= response.total:
+            return
 
 
 async def subject_messages(connection: Connection, name: str, subject: str) -> int:

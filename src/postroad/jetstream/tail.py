@@ -183,3 +183,57 @@ async def follow(connection: Connection, source: Source, after: int, *, ahead_ma
                 coming.cancel()
     finally:
         running.cancel()
+
+
+async def follow_batches(
+    connection: Connection, source: Source, after: int, *, entries_max: int, bytes_max: int
+) -> AsyncGenerator[list[Entry], None]:
+    """Like `follow`, in batches of the entries that wait: up to `entries_max`, and up to `bytes_max` or one larger.
+
+    An empty batch comes once, when the stream has been read to its end. Raises EngineUnavailable.
+    """
+    waiting: list[Entry] = []
+    changed, has_space = asyncio.Event(), asyncio.Event()
+
+    async def deliver(entry: Entry) -> None:
+        waiting.append(entry)
+        changed.set()
+        while len(waiting) >= 2 * entries_max:
+            has_space.clear()
+            await has_space.wait()
+
+    tail = Tail(connection, source, after, deliver, waits_durable=False)
+    tasks = [asyncio.create_task(tail.run()), asyncio.create_task(tail.caught_up.wait())]
+    for task in tasks:
+        task.add_done_callback(lambda _: changed.set())
+    has_reported_end = False
+    try:
+        while True:
+            if waiting:
+                count = _batch_length(waiting, entries_max, bytes_max)
+                batch = waiting[:count]
+                del waiting[:count]
+                has_space.set()
+                await connection.store_sync.wait(source.stream, batch[-1].sequence)
+                yield batch
+            elif tasks[0].done():
+                tasks[0].result()  # it ends only by an exception, which is passed on
+                return
+            elif tail.caught_up.is_set() and not has_reported_end:
+                has_reported_end = True
+                yield []
+            else:
+                changed.clear()
+                await changed.wait()
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def _batch_length(entries: list[Entry], entries_max: int, bytes_max: int) -> int:
+    size = 0
+    for count, entry in enumerate(entries[:entries_max]):
+        size += len(entry.payload)
+        if count and size > bytes_max:
+            return count
+    return min(len(entries), entries_max)

@@ -18,7 +18,7 @@ from postroad.jetstream.stream_lifecycle import INCARNATION, RecordState, Stream
 from postroad.jetstream.tail import republish
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.context import RequestContext
-from postroad.kernel.errors import EngineFull, EngineRefused, Forbidden, InvalidParameter
+from postroad.kernel.errors import AlreadyExists, EngineFull, EngineRefused, Forbidden, InvalidParameter
 from postroad.kernel.identity import Caller
 from postroad.kernel.ids import new_id
 from postroad.kernel.json import invalid_field
@@ -30,6 +30,7 @@ from postroad.topics.events import TopicChanged
 from postroad.topics.records import TopicRecord
 
 TOPICS_BUCKET = "postroad_topics"
+FED_RETENTION_MS_MIN = 3_600_000  # the feeder reads from the topic how far it is
 _MS = 1_000_000  # nanoseconds
 
 
@@ -138,7 +139,7 @@ class TopicLifecycle:
         Without settings an existing topic is not changed. Raises InvalidParameter, BodyInvalid, Forbidden, Overloaded,
         EngineUnavailable, EngineRefused.
         """
-        return await self._change(context, name, lambda known: settings or known or StrictTopicSettings(), may_create=True)
+        return await self._change(context, name, lambda known: settings or _settings_of(known), may_create=True)
 
     async def update(self, context: RequestContext, name: str, change: TopicSettingsChange) -> TopicRecord:
         """Change some settings of a topic; null restores the default. Raises TopicNotFound, and like `put`."""
@@ -147,8 +148,22 @@ class TopicLifecycle:
             field: getattr(defaults, field) if value is None else value for field, value in values.items() if value is not UNSET
         }
         record, _ = await self._change(
-            context, name, lambda known: msgspec.structs.replace(known or StrictTopicSettings(), **given), may_create=False
+            context, name, lambda known: msgspec.structs.replace(_settings_of(known), **given), may_create=False
         )
+        return record
+
+    async def claim(self, context: RequestContext, name: str, settings: StrictTopicSettings, feeder: str) -> TopicRecord:
+        """A topic that only the resource `feeder` publishes to: a new one, or the one that it has already.
+
+        Raises AlreadyExists if the topic exists for other use, and like `put`.
+        """
+
+        def make(known: TopicRecord | None) -> StrictTopicSettings:
+            if known is not None and known.fed_by != feeder:
+                raise AlreadyExists(f"there is a topic {name!r} that is not fed by {feeder}; choose another, or delete it first")
+            return settings if known is None else known.settings
+
+        record, _ = await self._change(context, name, make, may_create=True, feeder=feeder)
         return record
 
     async def set_feeder(self, tenant: str, name: str, feeder: str | None) -> TopicRecord:
@@ -162,11 +177,12 @@ class TopicLifecycle:
         self,
         context: RequestContext,
         name: str,
-        make: Callable[[StrictTopicSettings | None], StrictTopicSettings],
+        make: Callable[[TopicRecord | None], StrictTopicSettings],
         *,
         may_create: bool,
+        feeder: str | None = None,
     ) -> tuple[TopicRecord, bool]:
-        """`make` returns the new settings, from the present ones or None."""
+        """`make` returns the new settings, for the present record or None. `feeder` is that of a new topic."""
         if topic_name(name).startswith("_"):
             raise InvalidParameter("names that start with '_' are reserved")
         key = topic_key(context.tenant, name)
@@ -176,14 +192,13 @@ class TopicLifecycle:
             nonlocal wanted
             if known is None and not may_create:
                 raise TopicNotFound(f"there is no topic {name!r}")
-            before = None if known is None else known.settings
-            settings = make(before)
-            if known is not None and settings == before:
+            settings = make(known)
+            if known is not None and settings == known.settings:
                 return known
-            await self._check_settings(context.tenant, name, settings, before)
+            await self._check_settings(context.tenant, name, settings, known)
             wanted = settings
             if known is None:
-                return await self._create(key, context, name, settings)
+                return await self._create(key, context, name, settings, feeder)
             return await self._update(key, context, known, settings)
 
         try:
@@ -197,12 +212,12 @@ class TopicLifecycle:
             self._outbox.record(context, _changed_event(record, "created" if before is None else "updated"))
         return record, before is None
 
-    async def _check_settings(
-        self, tenant: str, name: str, settings: StrictTopicSettings, before: StrictTopicSettings | None
-    ) -> None:
+    async def _check_settings(self, tenant: str, name: str, settings: StrictTopicSettings, known: TopicRecord | None) -> None:
         """Raises BodyInvalid for settings that cannot be put into effect."""
-        if settings.schema is not None and (before is None or settings.schema != before.schema):
+        if settings.schema is not None and (known is None or settings.schema != known.settings.schema):
             await self._schemas.check_schema(tenant, settings.schema)
+        if known is not None and known.fed_by is not None and 0 < settings.retention_ms < FED_RETENTION_MS_MIN:
+            raise invalid_field("$.retentionMs", f"is at least {FED_RETENTION_MS_MIN}, an hour: {known.fed_by} feeds the topic")
         if settings.geo is not None and not self._connection.is_clustered:
             raise invalid_field("$.geo", f"{settings.geo!r} is unknown: a single server has no placement tags")
         if settings.max_bytes:
@@ -214,7 +229,9 @@ class TopicLifecycle:
                     "$.maxBytes", f"the tenant's topics reserve {reserved} bytes already, and its storage quota is {quota}"
                 )
 
-    async def _create(self, key: str, context: RequestContext, name: str, settings: StrictTopicSettings) -> TopicRecord:
+    async def _create(
+        self, key: str, context: RequestContext, name: str, settings: StrictTopicSettings, feeder: str | None
+    ) -> TopicRecord:
         self._check_count(context.tenant)
         now = self._clock()
         record = TopicRecord(
@@ -224,6 +241,7 @@ class TopicLifecycle:
             incarnation=new_id(),
             settings=settings,
             replicas=self._kept_replicas(settings),
+            fed_by=feeder,
             created_at_ms=now,
             updated_at_ms=now,
         )
@@ -313,6 +331,10 @@ def _settings_problem(settings: StrictTopicSettings, refusal: EngineRefused | En
 def _changed_event(record: TopicRecord, change: str, at_ms: int | None = None) -> TopicChanged:
     at = rfc3339(record.updated_at_ms if at_ms is None else at_ms)
     return TopicChanged(timestamp=at, topic=record.name, change=change, incarnation=record.incarnation)
+
+
+def _settings_of(record: TopicRecord | None) -> StrictTopicSettings:
+    return StrictTopicSettings() if record is None else record.settings
 
 
 def topic_key(tenant: str, name: str) -> str:

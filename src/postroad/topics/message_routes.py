@@ -8,7 +8,6 @@ from msgspec import Meta
 
 from postroad.api.queues import IdempotencyKey, IdempotencyMismatch, SchemaMismatch, SchemaTooSlow
 from postroad.api.topics import (
-    HOPS_MAX,
     LoopDetected,
     NewTopicBatch,
     NewTopicMessage,
@@ -37,6 +36,7 @@ from postroad.kernel.errors import (
 from postroad.kernel.identity import Scope
 from postroad.kernel.json import invalid_field
 from postroad.topics import metrics
+from postroad.topics.hops import HOPS_HEADER, request_hops
 from postroad.topics.lifecycle import TopicLifecycle
 from postroad.topics.publishing import TopicPublisher
 from postroad.topics.reading import SequenceRange, TopicReader
@@ -47,13 +47,7 @@ _TAG = "Topics"
 _STORE_ERRORS = (TooLarge, EngineFull, StorageQuotaExceeded, Overloaded, EngineUnavailable)
 _TRACE_HEADERS = (
     ("traceparent", Annotated[str, Meta(description="W3C trace context; readers receive it with the message.")]),
-    (
-        "X-MQ-Hops",
-        Annotated[
-            int,
-            Meta(ge=0, le=HOPS_MAX, description="How often the message was forwarded, as a delivery states it: finds loops."),
-        ],
-    ),
+    HOPS_HEADER,
 )
 
 
@@ -116,7 +110,7 @@ class TopicMessageRoutes:
         ]
 
     async def publish_to_topic(self, request: Request) -> Response:
-        message, hops = _with_idempotency_key(request, request.body), _hops(request)
+        message, hops = _with_idempotency_key(request, request.body), request_hops(request)
         published = await self._publisher.publish(request.context, request.parameters["topic"], message, hops=hops)
         return Response(published, status=201)
 
@@ -125,7 +119,7 @@ class TopicMessageRoutes:
         if len(batch.messages) > self._batch_max:
             raise invalid_field("$.messages", f"{len(batch.messages)} messages; at most {self._batch_max} are allowed")
         outcomes = await self._publisher.publish_batch(
-            request.context, request.parameters["topic"], batch.messages, hops=_hops(request)
+            request.context, request.parameters["topic"], batch.messages, hops=request_hops(request)
         )
         results = [_batch_item(outcome) for outcome in outcomes]
         failed = sum(1 for result in results if result.problem is not None)
@@ -156,15 +150,6 @@ def _cursor_sequence(record: TopicRecord, cursor: str) -> int:
     if incarnation != record.incarnation[-12:]:
         raise InvalidParameter("query parameter: the cursor is of a topic that was deleted; start again without one")
     return max(1, int(sequence))
-
-
-def _hops(request: Request) -> int:
-    text = request.header(b"x-mq-hops")
-    if text is None:
-        return 0
-    if not text.isdecimal() or len(text) > 6:
-        raise InvalidParameter("the header X-MQ-Hops is a number")
-    return int(text)
 
 
 def _with_idempotency_key(request: Request, message: NewTopicMessage) -> NewTopicMessage:

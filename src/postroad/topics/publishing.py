@@ -7,7 +7,7 @@ import msgspec
 from msgspec import UNSET
 
 from postroad.api.queues import IdempotencyMismatch, SchemaMismatch
-from postroad.api.topics import HOPS_MAX, LoopDetected, NewTopicMessage, PublishedTopicMessage, TopicFed, TopicNotFound
+from postroad.api.topics import NewTopicMessage, PublishedTopicMessage, TopicFed, TopicNotFound
 from postroad.governance.tenant_settings import TenantSettingsStore
 from postroad.jetstream import stream_reader
 from postroad.jetstream.commit import Committers, PendingMessage, PublishAck
@@ -20,6 +20,7 @@ from postroad.kernel.ids import new_id
 from postroad.kernel.usage_counters import UsageCounters
 from postroad.queues.schemas import Schemas
 from postroad.topics import metrics, rules
+from postroad.topics.hops import check_hops
 from postroad.topics.lifecycle import TopicLifecycle
 from postroad.topics.records import TopicRecord, pending_message
 from postroad.topics.rules import IdempotencyMark, MessageLimits, body_hash, check_message, message_body, message_id, parse_mark
@@ -172,5 +173,4 @@ class TopicPublisher:
 def _check_allowed(record: TopicRecord, hops: int, feeder: str | None) -> None:
     if record.fed_by is not None and record.fed_by != feeder:
         raise TopicFed(f"only {record.fed_by} publishes to the topic {record.name!r}")
-    if hops > HOPS_MAX:
-        raise LoopDetected(f"the message was forwarded {hops} times; at most {HOPS_MAX} are allowed")
+    check_hops(hops)

@@ -119,7 +119,15 @@ class TopicReader:
     async def purge(
         self, context: RequestContext, record: TopicRecord, pattern: str, to_sequence: int | None, *, is_dry_run: bool
     ) -> int:
-        """Delete the messages that match the pattern, up to and including a sequence; return their number."""
+        """Delete the messages that match the pattern, up to and including a sequence; return their number.
+
+        The last message of a topic with a feeder stays: the feeder reads from it how far it is.
+        """
+        if record.fed_by is not None:
+            last = (await self.stats(record)).last_sequence
+            to_sequence = max(0, last - 1) if to_sequence is None else min(to_sequence, last - 1)
+            if to_sequence <= 0:
+                return 0
         wanted = SequenceRange(end=END if to_sequence is None else to_sequence + 1)
         count = await self.count(record, (pattern,), wanted)
         if is_dry_run:

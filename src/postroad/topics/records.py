@@ -94,7 +94,7 @@ def read_message(record: TopicRecord, entry: Entry) -> StoredTopicMessage:
         at_ms=entry.at_ms,
         subject=user_subject(record, entry.subject),
         nats_subject=entry.subject,
-        headers={name: value for name, value in found.items() if not rules.is_own_header(name)},
+        headers={name: value for name, value in found.items() if rules.is_shown_header(name)},
         content_type=found.get(rules.CONTENT_TYPE),
         traceparent=found.get(rules.TRACEPARENT),
         hops=rules.hops_of(found),

@@ -22,6 +22,8 @@ CONTENT_TYPE = "Content-Type"
 TRACEPARENT = "traceparent"
 HOPS = "Postroad-Hops"
 IDEMPOTENCY = "Postroad-Idempotency"
+BUCKET, OPERATION, REVISION = "Postroad-Bucket", "Postroad-Operation", "Postroad-Revision"  # of a change of a bucket
+_SHOWN_HEADERS = frozenset({BUCKET, OPERATION, REVISION, "Postroad-Value-Omitted"})
 _OWN_PREFIXES = ("nats-", "postroad-")
 _OWN_HEADERS = frozenset({"content-type", "traceparent", "status", "description"})
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -172,6 +174,11 @@ def is_own_header(name: str) -> bool:
     """True for headers of the engine and of Postroad, which are no headers of the publisher."""
     lowered = name.lower()
     return lowered in _OWN_HEADERS or lowered.startswith(_OWN_PREFIXES)
+
+
+def is_shown_header(name: str) -> bool:
+    """True for headers that readers get: those of the publisher, and those that describe a change of a bucket."""
+    return name in _SHOWN_HEADERS or not is_own_header(name)
 
 
 # Idempotency

@@ -1,7 +1,7 @@
 """Commands of `postroad buckets`. Generated from the route table by `make generate`; do not edit."""
 
 from itertools import islice
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -51,6 +51,18 @@ def create_buckets(
     geo: Annotated[
         str | None, typer.Option("--geo", help="Placement tag of the JetStream servers; `auto` or left out: any server.")
     ] = None,
+    change_stream_topic: Annotated[
+        str | None,
+        typer.Option(
+            "--change-stream-topic", help="Topic that gets each change as a message, with the key as its subject. It is created."
+        ),
+    ] = None,
+    change_stream_from: Annotated[
+        Literal["new", "all"] | None,
+        typer.Option(
+            "--change-stream-from", help="What a change stream starts with: changes from then on, or `all` current values."
+        ),
+    ] = None,
     as_json: AsJson = False,
     wide: Wide = False,
 ) -> None:
@@ -68,6 +80,8 @@ def create_buckets(
                 max_value_bytes=max_value_bytes,
                 replicas=replicas,
                 geo=geo,
+                change_stream_topic=change_stream_topic,
+                change_stream_from=change_stream_from,
             ),
             as_json,
             wide=wide,
@@ -105,6 +119,20 @@ def update_buckets(
     ] = None,
     replicas: Annotated[str | None, typer.Option("--replicas", help="Copies of the bucket. `none` removes it.")] = None,
     geo: Annotated[str | None, typer.Option("--geo", help="Placement tag of the JetStream servers. `none` removes it.")] = None,
+    change_stream_topic: Annotated[
+        str | None,
+        typer.Option(
+            "--change-stream-topic",
+            help="Topic that gets each change as a message, with the key as its subject. It is created. `none` removes it.",
+        ),
+    ] = None,
+    change_stream_from: Annotated[
+        str | None,
+        typer.Option(
+            "--change-stream-from",
+            help="What a change stream starts with: changes from then on, or `all` current values. `none` removes it.",
+        ),
+    ] = None,
     as_json: AsJson = False,
     wide: Wide = False,
 ) -> None:
@@ -122,6 +150,8 @@ def update_buckets(
                 max_value_bytes=nullable(max_value_bytes, int),
                 replicas=nullable(replicas, int),
                 geo=nullable(geo, str),
+                change_stream_topic=nullable(change_stream_topic, str),
+                change_stream_from=nullable(change_stream_from, str),
             ),
             as_json,
             wide=wide,

@@ -1,5 +1,7 @@
 """Calls of `client.buckets`. Generated from the route table by `make generate`; do not edit."""
 
+from typing import Literal
+
 from msgspec import UNSET, UnsetType
 
 from postroad.api.buckets import BucketInfo, BucketInfoPage
@@ -26,6 +28,8 @@ class BucketsCalls:
         max_value_bytes: int | None = None,
         replicas: int | None = None,
         geo: str | None = None,
+        change_stream_topic: str | None = None,
+        change_stream_from: Literal["new", "all"] | None = None,
     ) -> Call[BucketInfo]:
         """Create a bucket.
 
@@ -41,6 +45,8 @@ class BucketsCalls:
                 "maxValueBytes": max_value_bytes,
                 "replicas": replicas,
                 "geo": geo,
+                "change_stream_topic": change_stream_topic,
+                "change_stream_from": change_stream_from,
             }
         )
         return Call(method="POST", path="/v1/buckets", body=body, response=BucketInfo, is_repeatable=False)
@@ -61,10 +67,13 @@ class BucketsCalls:
         max_value_bytes: int | UnsetType | None = UNSET,
         replicas: int | UnsetType | None = UNSET,
         geo: str | UnsetType | None = UNSET,
+        change_stream_topic: str | UnsetType | None = UNSET,
+        change_stream_from: Literal["new", "all"] | UnsetType | None = UNSET,
     ) -> Call[BucketInfo]:
         """Change settings of a bucket.
 
-        Settings that are left out keep their values. A lower `history` drops the oldest revisions. Raises BucketNotFound.
+        Settings that are left out keep their values. A lower `history` drops the oldest revisions. Raises BucketNotFound,
+        AlreadyExists.
         """
         body = body_of(
             {},
@@ -75,6 +84,8 @@ class BucketsCalls:
                 "maxValueBytes": max_value_bytes,
                 "replicas": replicas,
                 "geo": geo,
+                "change_stream_topic": change_stream_topic,
+                "change_stream_from": change_stream_from,
             },
         )
         return Call(method="PATCH", path=f"/v1/buckets/{segment(bucket)}", body=body, response=BucketInfo)

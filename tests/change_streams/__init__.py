@@ -1,0 +1,1 @@
+"""Change streams of buckets, with the bridges running."""
