@@ -234,9 +234,9 @@ def caller_of(tenant: Tenant) -> Caller:
 
 async def test_a_token_is_valid_for_its_resource_only(tokens: Tokens, tenant: Tenant) -> None:
     token, _ = tokens.issue(caller_of(tenant), NewToken(resource="stream:a"))
-    assert await tokens.authenticate(token, "stream:a") is not None
+    assert await tokens.authenticate(token, ("stream:a",)) is not None
     for resource in ("stream:b", "stream:a2", "stream:", "telemetry", ""):
-        assert await tokens.authenticate(token, resource) is None
+        assert await tokens.authenticate(token, (resource,)) is None
 
 
 async def test_the_use_of_a_one_time_token_is_not_recorded_in_the_reserve_of_the_store(tokens: Tokens, tenant: Tenant) -> None:
@@ -244,10 +244,10 @@ async def test_the_use_of_a_one_time_token_is_not_recorded_in_the_reserve_of_the
     token, _ = tokens.issue(caller_of(tenant), NewToken(resource="stream:a"))
     tokens._store.measure(StoreMeasurement(limit=1), reserve=1)
     with pytest.raises(EngineFull):
-        await tokens.authenticate(once, "stream:a")
-    assert await tokens.authenticate(token, "stream:a") is not None
+        await tokens.authenticate(once, ("stream:a",))
+    assert await tokens.authenticate(token, ("stream:a",)) is not None
     tokens._store.measure(StoreMeasurement(), reserve=0)
-    assert await tokens.authenticate(once, "stream:a") is not None
+    assert await tokens.authenticate(once, ("stream:a",)) is not None
 
 
 @pytest.mark.parametrize("resource", ["stream:", "stream", "telemetry", "x stream:a"])

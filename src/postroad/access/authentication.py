@@ -98,7 +98,7 @@ class RequestAuthenticator:
             return await self._identities.caller_by_key(text, named, may_fetch=may_fetch)
         if text.startswith(TOKEN_PREFIX):
             named_resources = (route.resource, route.alternative_resource)
-            resources = [one.format(**request.parameters) for one in named_resources if one is not None]
+            resources = tuple(one.format(**request.parameters) for one in named_resources if one is not None)
             return await self._tokens.authenticate(text, resources, request.parameters.get("project")) if resources else None
         if route.accepts_jwt and text.count(".") == 2:
             return await self._jwts.authenticate(text, named or _tenant_in_url(request, route) or DEFAULT_TENANT)

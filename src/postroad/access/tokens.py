@@ -7,7 +7,7 @@ the key that requested it: a rotation ends it at the end of the grace period.
 """
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 import msgspec
 
@@ -94,7 +94,7 @@ class Tokens:
         except InvalidParameter as exc:
             raise invalid_field("$.grants", str(exc)) from exc
 
-    async def authenticate(self, text: str, resources: Collection[str], project: str | None = None) -> Caller | None:
+    async def authenticate(self, text: str, resources: tuple[str, ...], project: str | None = None) -> Caller | None:
         """The caller of a token, None if it is invalid or for none of these resources. `project` is the tenant in the path."""
         try:
             token = _decode(self._signer.verify(_OWNER, text.removeprefix(TOKEN_PREFIX)))
