@@ -197,14 +197,14 @@ _TOKEN = _tokens().issue(_CALLER, NewToken(resource="stream/a"))[0]
 @bounded
 @given(odd_texts | nearly(st.just(_TOKEN.encode())).map(lambda raw: raw.decode("latin-1")))
 def test_a_stream_token_is_of_the_tenant_it_was_made_for_or_no_good(text: str) -> None:
-    found = finished(_tokens().authenticate(text, "stream/a"))
+    found = finished(_tokens().authenticate(text, ("stream/a",)))
     assert found is None or (found.tenant, found.key_id, found.scopes) == ("acme", "key-of-acme", frozenset({Scope.READ}))
-    assert finished(_tokens().authenticate(text, "stream/b")) is None
-    assert finished(_tokens().authenticate(text, "stream/a", "other")) is None
+    assert finished(_tokens().authenticate(text, ("stream/b",))) is None
+    assert finished(_tokens().authenticate(text, ("stream/a",), "other")) is None
 
 
 def test_the_token_itself_is_good_for_what_it_was_made_for() -> None:
-    assert finished(_tokens().authenticate(_TOKEN, "stream/a")) is not None
+    assert finished(_tokens().authenticate(_TOKEN, ("stream/a",))) is not None
 
 
 _SECRET, _OTHERS = "a secret of the tenant acme, long enough", "a secret of the other tenant, also long enough"
