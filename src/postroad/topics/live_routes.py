@@ -1,12 +1,15 @@
 """HTTP routes of live reading: the messages of a topic as server-sent events, and of several over a WebSocket."""
 
 from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
 
 from postroad.api.live import SUBPROTOCOL, LiveSocketQuery
 from postroad.api.topics import LiveEventId, TopicNotFound, TopicStreamQuery
 from postroad.http.request import Request
 from postroad.http.response import Response
 from postroad.http.routing import Route
+from postroad.http.security_headers import API
 from postroad.http.sse import event_stream
 from postroad.http.websocket_frames import offered_subprotocols
 from postroad.kernel.clock import Clock, epoch_ms
@@ -69,7 +72,32 @@ class LiveTopicRoutes:
                     "`ping`. A request that is no WebSocket handshake is refused with 426."
                 ),
             ),
+            Route(
+                "GET",
+                "/postroad-live.js",
+                self.live_client,
+                None,
+                "JavaScript module for live reading",
+                "Topics",
+                media="text/javascript",
+                description="An ES module without dependencies. Its types are at `/postroad-live.d.ts`.",
+            ),
+            Route(
+                "GET",
+                "/postroad-live.d.ts",
+                self.live_client_types,
+                None,
+                "Types of the JavaScript module",
+                "Topics",
+                media="text/plain",
+            ),
         ]
+
+    async def live_client(self, _request: Request) -> Response:
+        return _file_response("postroad-live.js", b"text/javascript; charset=utf-8")
+
+    async def live_client_types(self, _request: Request) -> Response:
+        return _file_response("postroad-live.d.ts", b"text/plain; charset=utf-8")
 
     async def follow_topic(self, request: Request) -> Response:
         query: TopicStreamQuery = request.query
@@ -92,6 +120,16 @@ class LiveTopicRoutes:
             raise InvalidParameter(f"the supported subprotocol is {SUBPROTOCOL}")
         connection = MultiplexedConnection(request, self._live, self._clock, self._lifecycle)
         return Response(status=101, socket=connection, subprotocol=SUBPROTOCOL if offered else "")
+
+
+@cache
+def _file(name: str) -> bytes:
+    return (files("postroad.topics") / name).read_bytes()
+
+
+def _file_response(name: str, media: bytes) -> Response:
+    headers = [(b"cache-control", b"public, max-age=3600")]
+    return Response(_file(name), media=media, headers=headers, security=API)
 
 
 def resume_point(request: Request) -> ResumePoint | None:
