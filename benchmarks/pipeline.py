@@ -10,6 +10,7 @@ import time
 
 PARTS = (
     ("the data source: 200,000 messages of 200 bytes", ("benchmarks.pipeline_source", "200000")),
+    ("micro-batches and an idle pipeline: processor time", ("benchmarks.pipeline_batches", "300")),
     ("the ingest: 1,000,000 framed events", ("benchmarks.pipeline_ingest", "1000000")),
 )
 

@@ -8,6 +8,7 @@ equal, and percentiles within 0.8 % of the exact ones. The start of Spark and a 
 compiles, are not measured. Needs about 200 MB of disk space.
 """
 
+import os
 import shutil
 import sys
 import tempfile
@@ -15,37 +16,47 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import polars as pl
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
 from benchmarks.harness import table
+from benchmarks.pipeline_batches import tree_cpu_seconds
 from benchmarks.pipeline_events import write_events
 from benchmarks.pipeline_peers import Tables, duckdb_reports, exact_percentiles, polars_reports
 from postroad.api.insights import Grain
 from postroad.pipeline import reports
 from postroad.pipeline.measures import measures
-from postroad.pipeline.rollups import ROLLUPS
-from postroad.pipeline.schemas import events_schema
+from postroad.pipeline.rollups import ROLLUPS, loaded_rollups, merge, stored_rollups
+from postroad.pipeline.schemas import arrow_schema
 from postroad.pipeline.spark_session import make_session
 
 THREADS = 2
 _SMALL = 50_000
 
 
-def spark_reports(spark: SparkSession, events: Path, rollups: Path) -> Tables:
-    measures(spark.read.schema(events_schema()).parquet(str(events))).write.parquet(str(rollups), mode="overwrite")
-    minutes = spark.read.schema(ROLLUPS).parquet(str(rollups))
-    declared = [one for one in reports.spark_reports() if not one.report.is_snapshot]
-    return {(one.report.name, grain): one.rows(minutes, grain).toArrow() for one in declared for grain in Grain}
+def pipeline_reports(spark: SparkSession, events: Path, rollups: Path) -> Tables:
+    """As `pipeline backfill` does: Spark's tasks add up the row groups of the events, the driver computes rows from the sums."""
+    groups = [
+        (str(path), number)
+        for path in sorted(events.glob("*.parquet"))
+        for number in range(pq.ParquetFile(path).metadata.num_row_groups)
+    ]
+    parts = spark.sparkContext.parallelize(groups, len(groups)).map(_measured).collect()
+    pq.write_table(stored_rollups(merge(pa.concat_tables(parts)), arrow_schema(ROLLUPS)), rollups)
+    minutes = loaded_rollups([pq.read_table(rollups)])
+    declared = [one for one in reports.computed_reports() if not one.report.is_snapshot]
+    return {(one.report.name, grain): one.rows(minutes, grain) for one in declared for grain in Grain}
+
+
+def _measured(group: tuple[str, int]) -> pa.Table:
+    return measures(pq.ParquetFile(group[0]).read_row_group(group[1], use_threads=False))
 
 
 class Stopwatch:
     """Measures seconds and processor seconds; the latter are more reliable on a shared machine."""
-
-    def __init__(self, spark: SparkSession) -> None:
-        self._jvm: Any = spark._jvm
 
     def time(self, work: Callable[[], Tables]) -> tuple[float, float, Tables]:
         begun, begun_cpu = time.perf_counter(), self._cpu()
@@ -53,9 +64,8 @@ class Stopwatch:
         return time.perf_counter() - begun, self._cpu() - begun_cpu, found
 
     def _cpu(self) -> float:
-        """Processor seconds of this process, which runs DuckDB and Polars, and of Spark's JVM."""
-        spent = self._jvm.java.lang.ProcessHandle.current().info().totalCpuDuration().get().toMillis()
-        return time.process_time() + float(spent) / 1000
+        """Processor seconds of this process, which runs DuckDB and Polars, of Spark's JVM and its Python workers."""
+        return tree_cpu_seconds(os.getpid())
 
 
 def compare(name: str, ours: Tables, theirs: Tables) -> int:
@@ -100,15 +110,15 @@ def main(events: int) -> None:
             print(f"{size:,} events written in {time.perf_counter() - begun:.1f} s", flush=True)
         begun = time.perf_counter()
         spark = make_session(f"local[{THREADS}]", memory="3g")
-        spark_reports(spark, home / str(_SMALL), home / "rollups")
+        pipeline_reports(spark, home / str(_SMALL), home / "rollups.parquet")
         print(f"Spark started and warm in {time.perf_counter() - begun:.1f} s, not counted", flush=True)
-        stopwatch = Stopwatch(spark)
+        stopwatch = Stopwatch()
         seconds: dict[str, list[float]] = {"Spark": [], "DuckDB": [], "Polars": []}
         cpu_seconds: dict[str, list[float]] = {name: [] for name in seconds}
         for size in sizes:
             folder = home / str(size)
             works: dict[str, Callable[[], Tables]] = {
-                "Spark": partial(spark_reports, spark, folder, home / "rollups"),
+                "Spark": partial(pipeline_reports, spark, folder, home / "rollups.parquet"),
                 "DuckDB": partial(duckdb_reports, folder, THREADS),
                 "Polars": partial(polars_reports, folder),
             }

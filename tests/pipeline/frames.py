@@ -5,10 +5,15 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
+import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 
 from postroad.kernel.event import Event
-from postroad.pipeline.schemas import events_schema
+from postroad.pipeline.schemas import arrow_schema, events_schema
+
+
+def events_table(events: Iterable[Event]) -> pa.Table:
+    return pa.Table.from_pylist([_silver(event) for event in events], schema=arrow_schema(events_schema()))
 
 
 def events_frame(spark: SparkSession, events: Iterable[Event]) -> DataFrame:

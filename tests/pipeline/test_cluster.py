@@ -70,7 +70,7 @@ def test_the_pipeline_runs_on_a_cluster(tmp_path: Path) -> None:
     with own_engine(tmp_path) as settings, cluster(tmp_path) as master:
         send(settings, framed(events, size=5))
         log = tmp_path / "log"
-        process = start(settings, log, "--once", "--master", master)
+        process = start(settings, log, "--once", "--jobs", "ingest,usage", "--master", master)
         try:
             assert process.wait(400) == 0, log.read_text()[-3000:]
         finally:

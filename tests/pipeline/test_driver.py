@@ -9,25 +9,28 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import nats
+import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 from postroad.jetstream import stream_reader
 from postroad.jetstream.connection import Connection, ConnectionSettings
 from postroad.kernel.clock import rfc3339
 from postroad.kernel.event import Event
 from postroad.pipeline.compaction import compact
+from postroad.pipeline.delta_table import LakeTable, OtherWriter
 from postroad.pipeline.driver import BatchProgress, LakeBusy, Pipeline, PipelineConfig, lake_lock
-from postroad.pipeline.lake import Lake
+from postroad.pipeline.lake import BATCH, Counts, Lake
 from postroad.pipeline.measures import measures
-from postroad.pipeline.report_publisher import AffectedRange
-from postroad.pipeline.rollups import KEY, ROLLUPS, merge
-from postroad.pipeline.schemas import BRONZE, QUARANTINE, events_schema
+from postroad.pipeline.report_publisher import NOTHING, affected_by
+from postroad.pipeline.rollups import KEY, merge
 from postroad.pipeline.tables import table_policies
 from postroad.settings import Settings
 from spark_jetstream import JetStreamDataSource
 from spark_jetstream.publisher import Message
-from tests.pipeline.frames import events_frame
+from tests.pipeline.frames import events_table
 from tests.pipeline.traffic import NOON, Frame, Traffic, engine_of, framed, own_engine, send, send_raw
 
 pytestmark = pytest.mark.timeout(300)
@@ -59,11 +62,30 @@ class Environment:
         config = PipelineConfig(on_progress=self.batches.append, now=lambda: now, messages_max=messages_max)
         return Pipeline(self.lake, engine_of(self.settings), config)
 
-    def events(self) -> DataFrame:
-        return self.lake.read("events", events_schema(), self.lake.manifest().entries("events"))
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        """As a reader sees them that knows nothing of Postroad."""
+        found: list[dict[str, Any]] = DeltaTable(self.lake.table(table).url).to_pyarrow_table().to_pylist()
+        return found
+
+    def event_ids(self) -> list[str]:
+        return sorted(row["event_id"] for row in self.rows("events"))
 
     def rollups(self) -> list[dict[str, Any]]:
-        return sums(merge(self.lake.read("rollups", ROLLUPS, self.lake.manifest().entries("rollups"))))
+        return sums(merge(self.lake.read_rollups(self.lake.files("rollups"))))
+
+    def recreate(self, stream: str) -> None:
+        async def recreate() -> None:
+            assert self.settings.nats_url is not None
+            client = await nats.connect(self.settings.nats_url.reveal())
+            try:
+                manager = client.jsm()
+                config = (await manager.stream_info(stream)).config
+                await manager.delete_stream(stream)
+                await manager.add_stream(config)
+            finally:
+                await client.close()
+
+        asyncio.run(recreate())
 
     def results(self, subject: str, stream: str = "INSIGHTS") -> list[dict[str, Any]]:
         async def read() -> list[dict[str, Any]]:
@@ -84,8 +106,9 @@ def environment(installation: Settings, spark_with_source: SparkSession) -> Envi
     return Environment(installation, spark_with_source)
 
 
-def sums(frame: DataFrame) -> list[dict[str, Any]]:
-    return [row.asDict(recursive=True) for row in frame.orderBy(*KEY).collect()]
+def sums(rollups: pa.Table) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = rollups.sort_by([(name, "ascending") for name in KEY]).to_pylist()
+    return found
 
 
 def test_every_event_is_in_the_lake_once_and_the_results_are_published(environment: Environment) -> None:
@@ -95,14 +118,13 @@ def test_every_event_is_in_the_lake_once_and_the_results_are_published(environme
     send(environment.settings, frames)
     environment.pipeline().run_once()
 
-    assert sorted(row.event_id for row in environment.events().collect()) == sorted(event.event_id for event in events)
+    assert environment.event_ids() == sorted(event.event_id for event in events)
     [progress] = environment.batches
     assert progress.counts.messages == len(frames)
     assert progress.counts.events == len(events)
     assert progress.lag == {"JOBS": 0, "TELEMETRY": 0, "AUDIT": 0}
     assert f"{len(frames)} messages, {len(events)} events" in progress.line()
-    bronze = environment.lake.read("bronze", BRONZE, environment.lake.manifest().entries("bronze"))
-    assert bronze.count() == len(frames)
+    assert len(environment.rows("bronze")) == len(frames)
 
     acme = [event for event in events if event.tenant == "acme"]
     queued = [event for event in acme if type(event).__name__ == "JobQueued"]
@@ -137,15 +159,15 @@ def test_streaming_with_restarts_late_events_and_duplicates_equals_a_batch(envir
         environment.pipeline(messages_max=15).run_once()
 
     assert len(environment.batches) >= 4
-    assert sorted(row.event_id for row in environment.events().collect()) == sorted(event.event_id for event in events)
-    assert environment.lake.manifest().counts.duplicates == sum(len(frame.lines) for frame in [*again, *again[:4]])
-    expected = sums(measures(events_frame(environment.spark, events)))
+    assert environment.event_ids() == sorted(event.event_id for event in events)
+    assert environment.lake.counts().duplicates == sum(len(frame.lines) for frame in [*again, *again[:4]])
+    expected = sums(measures(events_table(events)))
     assert environment.rollups() == expected
 
     compact(environment.lake, table_policies(30, 400), date(2026, 11, 16), include_today=True)
     assert environment.rollups() == expected
-    assert environment.events().count() == len(events)
-    assert len(environment.lake.manifest().entries("rollups")) == 2  # one for each day
+    assert len(environment.event_ids()) == len(events)
+    assert len(environment.lake.files("rollups")) == 2  # one for each day
 
     published = environment.results("insight.*.*.20261101.day")
     environment.pipeline().backfill([date(2026, 11, 1)], lambda _: None)
@@ -166,8 +188,7 @@ def test_invalid_lines_are_quarantined_counted_and_reported(environment: Environ
     [progress] = environment.batches
     assert progress.counts.quarantined == {"not-json": 1, "unknown-event": 1, "unknown-frame": 1}
     assert progress.counts.events == len(good.lines)
-    quarantine = environment.lake.read("quarantine", QUARANTINE, environment.lake.manifest().entries("quarantine"))
-    assert {row.fault for row in quarantine.collect()} == set(progress.counts.quarantined)
+    assert {row["fault"] for row in environment.rows("quarantine")} == set(progress.counts.quarantined)
     [status] = environment.results("insight._platform.pipeline.now.all")
     assert status["quarantined"] == progress.counts.quarantined
     assert "3 quarantined" in progress.line()
@@ -182,26 +203,17 @@ def test_an_event_that_is_repeated_a_minute_later_counts_once(environment: Envir
     send(environment.settings, framed([again]))
     environment.pipeline().run_once()
     assert [progress.counts.duplicates for progress in environment.batches] == [0, 1]
-    assert environment.events().count() == len(events)
+    assert len(environment.event_ids()) == len(events)
 
 
-def test_after_a_lost_checkpoint_no_event_is_in_the_lake_twice(environment: Environment, tmp_path: Path) -> None:
-    events = Traffic(6).jobs(20)
-    send(environment.settings, framed(events))
+def test_a_stream_that_was_created_again_is_read_from_its_beginning(environment: Environment) -> None:
+    first, second = Traffic(6).jobs(20), Traffic(7).jobs(5)
+    send(environment.settings, framed(first))
     environment.pipeline().run_once()
-    _remove(tmp_path / "lake" / "checkpoint")
-    more = Traffic(7).jobs(5)
-    send(environment.settings, framed(more))
+    environment.recreate("JOBS")
+    send(environment.settings, framed(second))
     environment.pipeline().run_once()
-    assert sorted(row.event_id for row in environment.events().collect()) == sorted(event.event_id for event in [*events, *more])
-    bronze = environment.lake.read("bronze", BRONZE, environment.lake.manifest().entries("bronze")).collect()
-    assert len(bronze) == len({(row.stream, row.sequence) for row in bronze}) == len(framed(events)) + len(framed(more))
-
-
-def _remove(folder: Path) -> None:
-    for path in sorted(folder.rglob("*"), reverse=True):
-        path.rmdir() if path.is_dir() else path.unlink()
-    folder.rmdir()
+    assert environment.event_ids() == sorted(event.event_id for event in [*first, *second])
 
 
 def test_the_results_of_a_completed_batch_are_published_after_a_restart(
@@ -211,18 +223,66 @@ def test_the_results_of_a_completed_batch_are_published_after_a_restart(
     send(environment.settings, framed(events))
     died = environment.pipeline()
 
-    def die(*_: object) -> None:
+    def die(*_: object, **__: object) -> None:
         raise RuntimeError("killed before publishing")
 
-    monkeypatch.setattr(died._publisher, "affected", die)
-    with pytest.raises(Exception, match="killed before publishing"):
+    monkeypatch.setattr(died._publisher, "publish", die)
+    with pytest.raises(RuntimeError, match="killed before publishing"):
         died.run_once()
-    assert environment.events().count() == len(events)
+    assert len(environment.event_ids()) == len(events)
     assert environment.results("insight.acme.usage.>") == []
     environment.pipeline().run_once()
-    assert environment.events().count() == len(events)
+    assert len(environment.event_ids()) == len(events)
     assert len(environment.results("insight.acme.usage.>")) == 3
-    assert [progress.counts.events for progress in environment.batches] == [0]
+    assert [progress.counts.events for progress in environment.batches] == [len(events)]
+
+
+@pytest.mark.parametrize("table", ["bronze", "quarantine", "events", "sessions", "rollups"])
+def test_a_batch_that_was_interrupted_between_two_tables_is_completed(
+    environment: Environment, monkeypatch: pytest.MonkeyPatch, table: str
+) -> None:
+    """The driver dies before the commit of each table in turn, then after a restart again before the next one."""
+    traffic = Traffic(21)
+    events = [*traffic.jobs(30), *traffic.samples(minutes=1), *traffic.sessions(6)]
+    before = Traffic(22).jobs(5)
+    send(environment.settings, framed(before))
+    environment.pipeline().run_once()
+    frames = framed(events, size=9)
+    again = [Frame(frames[0].stream, frames[0].tenant, frames[0].lines[:2])]
+    send(environment.settings, [*frames, *again, Frame("JOBS", "acme", (b"{oops",))])
+    commit = LakeTable.commit
+
+    def die(self: LakeTable, *arguments: Any, **more: Any) -> None:
+        if self.format.name == table:
+            raise RuntimeError("killed between two commits")
+        commit(self, *arguments, **more)
+
+    monkeypatch.setattr(LakeTable, "commit", die)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="killed between"):
+            environment.pipeline().run_once()
+    monkeypatch.undo()
+    environment.pipeline().run_once()
+    every = [*before, *events]
+    assert environment.event_ids() == sorted(event.event_id for event in every)
+    assert environment.rollups() == sums(measures(events_table(every)))
+    places = [(row["stream"], row["sequence"]) for row in environment.rows("bronze")]
+    assert len(places) == len(set(places)) == len(framed(before)) + len(frames) + 2
+    assert [row["fault"] for row in environment.rows("quarantine")] == ["not-json"]
+    assert environment.lake.counts() == Counts(len(places), len(every), 2, len(every) + 2, {"not-json": 1})
+
+
+def test_a_second_writer_is_refused(environment: Environment) -> None:
+    """On another machine, where the lock has no effect."""
+    send(environment.settings, framed(Traffic(1).jobs(5)))
+    environment.pipeline().run_once()
+    late = Lake(environment.settings.lake_root, environment.spark)
+    assert late.begun_batch == late.batch == 0
+    send(environment.settings, framed(Traffic(2).jobs(5)))
+    environment.pipeline().run_once()
+    with pytest.raises(OtherWriter, match="another pipeline writes"):
+        late.table("bronze").commit(transactions={BATCH: 1})
+    assert environment.lake.batch == 1
 
 
 def test_all_parts_of_a_report_are_published_from_one_batch(environment: Environment) -> None:
@@ -230,20 +290,21 @@ def test_all_parts_of_a_report_are_published_from_one_batch(environment: Environ
     send(environment.settings, framed(Traffic(1).jobs(20)))
     pipeline = environment.pipeline()
     pipeline.run_once()
-    manifest, publisher = environment.lake.manifest(), pipeline._publisher
-    affected = publisher.affected(manifest, 0)
+    publisher = pipeline._publisher
+    affected = affected_by(environment.lake.read_rollups(environment.lake.files("rollups")))
     assert affected.hours
 
     def batches() -> dict[str, int]:
         return {part["part"]: part["batch"] for part in environment.results("insight.acme.usage.20261101.*")}
 
     publisher._due = 0.0
-    publisher.publish(manifest, 7, affected, LATER)
+    publisher.publish(7, affected, LATER)
     assert batches() == {"minute-12": 7, "hour": 7, "day": 7}
-    publisher.publish(manifest, 8, affected, LATER)
+    publisher._due = float("inf")
+    publisher.publish(8, affected, LATER)
     assert batches() == {"minute-12": 7, "hour": 7, "day": 7}, "they wait for each other"
     publisher._due = 0.0
-    publisher.publish(manifest, 9, AffectedRange(frozenset(), frozenset()), LATER)
+    publisher.publish(9, NOTHING, LATER)
     assert batches() == {"minute-12": 9, "hour": 9, "day": 9}
 
 
@@ -263,7 +324,11 @@ def test_jobs_of_a_completed_day_are_archived(environment: Environment) -> None:
     jobs = [job for chunk in chunks for job in chunk["jobs"]]
     assert sorted(job["jobId"] for job in jobs) == sorted({msgspec.to_builtins(event)["job_id"] for event in events})
     assert {job["status"] for job in jobs} == {"done", "dead"}
-    assert environment.lake.manifest().done == {"job_history": "2026-11-01"}
+    version = environment.lake.table("job_history").version
+    assert sorted(row["jobId"] for row in environment.rows("job_history")) == sorted(job["jobId"] for job in jobs)
+    environment.batches.clear()
+    environment.pipeline(now=LATER + timedelta(days=1)).run_once()
+    assert environment.lake.table("job_history").version == version, "the day is not archived again"
 
 
 def test_one_pipeline_at_a_time(environment: Environment) -> None:

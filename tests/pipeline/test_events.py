@@ -1,16 +1,18 @@
 """Lines of frames become events, or go to the quarantine with a reason."""
 
 import json
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
-from pyspark.sql import DataFrame, Row, SparkSession
 
-from postroad.pipeline.events import PARSED, audit_entries, parsed_lines, without_duplicates
-from postroad.pipeline.schemas import AUDIT, MESSAGES, QUARANTINE, event_columns, events_schema, spark_type
+from postroad.pipeline.frame_parser import FAULTS, lines_schema
+from postroad.pipeline.ingest import duplicates
+from postroad.pipeline.ingest_task import audit_entries, by_day, parsed_lines
+from postroad.pipeline.schemas import AUDIT, arrow_schema, event_columns, events_schema, spark_type
 from postroad.registry import event_types
+from spark_jetstream.record_batches import ARROW_SCHEMA
 
 STORED = datetime(2026, 11, 16, 12, 0, 0, tzinfo=UTC)
 
@@ -44,17 +46,22 @@ def without(name: str) -> dict[str, Any]:
 
 def message(
     *lines: str, sequence: int = 7, frame: str | None = "1", stream: str = "JOBS", subject: str = "job.acme"
-) -> tuple[object, ...]:
+) -> dict[str, Any]:
     headers = {} if frame is None else {"Postroad-Frame": frame, "Postroad-Events": str(len(lines))}
-    return (stream, subject, sequence, STORED, headers, bytearray("\n".join(lines).encode()))
+    values = (stream, subject, sequence, STORED, list(headers.items()), "\n".join(lines).encode())
+    return dict(zip(ARROW_SCHEMA.names, values, strict=True))
 
 
-def parsed(spark: SparkSession, *messages: tuple[object, ...]) -> DataFrame:
-    return parsed_lines(spark.createDataFrame(list(messages), MESSAGES))
+def messages(*given: dict[str, Any]) -> pa.Table:
+    return pa.Table.from_pylist(list(given), schema=ARROW_SCHEMA)
 
 
-def rows(frame: DataFrame) -> list[Row]:
-    return frame.orderBy("stream", "sequence", "line").collect()
+def parsed(*given: dict[str, Any]) -> list[dict[str, Any]]:
+    """The lines in their order."""
+    lines = parsed_lines(messages(*given))
+    assert lines.schema == lines_schema()
+    found: list[dict[str, Any]] = lines.sort_by([(name, "ascending") for name in ("stream", "sequence", "line")]).to_pylist()
+    return found
 
 
 def test_every_event_of_the_catalogue_has_its_columns() -> None:
@@ -71,23 +78,26 @@ def test_a_field_of_a_kind_that_has_no_column_is_refused() -> None:
         spark_type(list[str])
 
 
-def test_a_line_becomes_an_event_with_its_place_and_time(spark: SparkSession) -> None:
+def test_a_line_becomes_an_event_with_its_place_and_time() -> None:
     leased = queued(event="job.leased", event_id="e2", attempt=2, lease_until="2026-11-16T12:10:00.000Z", wait_ms=41)
-    frame = parsed(spark, message(json.dumps(queued()), json.dumps(leased)))
-    assert frame.schema.simpleString() == PARSED.simpleString()
-    first, second = rows(frame)
-    assert (first.event, first.version, first.event_id, first.tenant) == ("job.queued", 1, "e1", "acme")
-    assert (first.stream, first.sequence, first.line) == ("JOBS", 7, 0)
-    assert (second.stream, second.sequence, second.line, second.event_id) == ("JOBS", 7, 1, "e2")
-    assert first.time.astimezone(UTC) == datetime(2026, 11, 16, 11, 59, 59, 250_000, tzinfo=UTC)
-    assert (first.queue, first.payload_bytes, first.attempt) == ("orders", 12, None)
-    assert (second.attempt, second.wait_ms, second.lease_until) == (2, 41, "2026-11-16T12:10:00.000Z")
-    assert [row.state for row in (first, second)] == ["event", "event"]
-    assert first.day == "2026-11-16"
-    assert (first.fault, first.raw, first.extra, first.is_late) == (None, None, None, False)
+    first, second = parsed(message(json.dumps(queued()), json.dumps(leased)))
+    assert {name: first[name] for name in ("event", "version", "event_id", "tenant", "stream", "sequence", "line")} == {
+        "event": "job.queued",
+        "version": 1,
+        "event_id": "e1",
+        "tenant": "acme",
+        "stream": "JOBS",
+        "sequence": 7,
+        "line": 0,
+    }
+    assert (second["stream"], second["sequence"], second["line"], second["event_id"]) == ("JOBS", 7, 1, "e2")
+    assert first["time"] == datetime(2026, 11, 16, 11, 59, 59, 250_000, tzinfo=UTC)
+    assert (first["queue"], first["payload_bytes"], first["attempt"]) == ("orders", 12, None)
+    assert (second["attempt"], second["wait_ms"], second["lease_until"]) == (2, 41, "2026-11-16T12:10:00.000Z")
+    assert (first["fault"], first["raw"], first["extra"], first["is_late"]) == (None, None, None, False)
 
 
-def test_what_is_no_event_goes_to_the_quarantine_with_its_reason(spark: SparkSession) -> None:
+def test_what_is_no_event_has_a_fault() -> None:
     lines = [
         ("not-json", "{oops"),
         ("not-json", "[1, 2]"),
@@ -103,67 +113,61 @@ def test_what_is_no_event_goes_to_the_quarantine_with_its_reason(spark: SparkSes
         ("bad-time", json.dumps(queued(timestamp="2026-11-18T00:00:00.000Z"))),
         ("bad-time", json.dumps(queued(timestamp="1999-01-01T00:00:00.000Z"))),
     ]
-    messages = [message(line, sequence=number) for number, (_, line) in enumerate(lines)]
-    messages.append(message(json.dumps(queued()), sequence=98, frame=None))
-    messages.append(message(json.dumps(queued()), sequence=99, frame="2"))
-    frame = parsed(spark, *messages).cache()
-    found = rows(frame)
-    assert [row.fault for row in found] == [*(fault for fault, _ in lines), "unknown-frame", "unknown-frame"]
-    assert [row.raw for row in found[: len(lines)]] == [line for _, line in lines]
-    assert {row.state for row in found} == {"bad"}
-    assert {row.day for row in found} == {"2026-11-16"}
-    kept = frame.select(*QUARANTINE.names)  # as the lake keeps them
-    assert kept.schema.simpleString() == QUARANTINE.simpleString()
-    assert kept.count() == len(found)
-    frame.unpersist()
+    given = [message(line, sequence=number) for number, (_, line) in enumerate(lines)]
+    given.append(message(json.dumps(queued()), sequence=98, frame=None))
+    given.append(message(json.dumps(queued()), sequence=99, frame="2"))
+    found = parsed(*given)
+    assert [row["fault"] for row in found] == [*(fault for fault, _ in lines), "unknown-frame", "unknown-frame"]
+    assert [row["raw"] for row in found[: len(lines)]] == [line for _, line in lines]
+    assert {row["time"] for row in found} == {STORED}
+    assert {row["fault"] for row in found} == set(FAULTS), "the lake counts each of them"
 
 
-def test_one_bad_line_does_not_cost_the_frames_other_lines(spark: SparkSession) -> None:
-    found = rows(parsed(spark, message("{oops", json.dumps(queued()), "", json.dumps(queued(event_id="e2")))))
-    assert [(row.line, row.state) for row in found] == [(0, "bad"), (1, "event"), (3, "event")]
+def test_one_bad_line_does_not_cost_the_frames_other_lines() -> None:
+    found = parsed(message("{oops", json.dumps(queued()), "", json.dumps(queued(event_id="e2"))))
+    assert [(row["line"], row["fault"]) for row in found] == [(0, "not-json"), (1, None), (3, None)]
 
 
-def test_an_unknown_field_is_kept(spark: SparkSession) -> None:
+def test_an_unknown_field_is_kept() -> None:
     more = queued(colour="red", nested={"a": [1, 2]})
     swapped = {**without("request_id"), "colour": "blue"}  # as many fields as usual, and not the usual ones
     short = without("request_id")
-    found = rows(parsed(spark, message(json.dumps(more), json.dumps(short), json.dumps(swapped))))
-    assert [row.state for row in found] == ["event"] * 3
-    assert json.loads(found[0].extra) == {"colour": "red", "nested": {"a": [1, 2]}}
-    assert found[1].extra is None
-    assert json.loads(found[2].extra) == {"colour": "blue"}
+    found = parsed(message(json.dumps(more), json.dumps(short), json.dumps(swapped)))
+    assert [row["fault"] for row in found] == [None] * 3
+    assert json.loads(found[0]["extra"]) == {"colour": "red", "nested": {"a": [1, 2]}}
+    assert found[1]["extra"] is None
+    assert json.loads(found[2]["extra"]) == {"colour": "blue"}
 
 
-def test_late_is_what_happened_more_than_an_hour_before_it_was_stored(spark: SparkSession) -> None:
+def test_late_is_what_happened_more_than_an_hour_before_it_was_stored() -> None:
     late = queued(timestamp="2026-11-16T10:59:59.000Z")
     in_time = queued(timestamp="2026-11-16T11:00:01.000Z")
     old = queued(timestamp="2026-11-15T23:00:00.000Z")
-    found = rows(parsed(spark, message(json.dumps(late), json.dumps(in_time), json.dumps(old))))
-    assert [(row.is_late, row.day) for row in found] == [(True, "2026-11-16"), (False, "2026-11-16"), (True, "2026-11-15")]
+    given = messages(message(json.dumps(late), json.dumps(in_time), json.dumps(old)))
+    days = {day: sorted(rows.column("is_late").to_pylist()) for day, rows in by_day(parsed_lines(given), "time")}
+    assert days == {"2026-11-16": [False, True], "2026-11-15": [True]}
 
 
-def test_each_event_once_the_first_that_was_stored(spark: SparkSession) -> None:
-    def event(event_id: str, sequence: int, line: int) -> Sequence[object]:
-        return [
-            {"event_id": event_id, "stream": "JOBS", "sequence": sequence, "line": line}.get(name)
-            for name in events_schema().names
-        ]
-
-    events = spark.createDataFrame(
-        [event("a", 9, 0), event("a", 2, 5), event("a", 2, 7), event("b", 3, 0), event("c", 4, 0)], events_schema()
-    )
-    seen = spark.createDataFrame([event("c", 1, 0), event("z", 1, 1)], events_schema())
-    left = without_duplicates(events, seen)
-    assert left.schema == events_schema()
-    assert [(row.event_id, row.sequence, row.line) for row in left.orderBy("event_id").collect()] == [("a", 2, 5), ("b", 3, 0)]
+def test_each_event_once_the_first_that_was_stored() -> None:
+    found = [
+        ("a", ("JOBS", 9, 0), "new-2"),
+        ("a", ("JOBS", 2, 5), "new-1"),
+        ("a", ("JOBS", 2, 7), "new-1"),
+        ("b", ("JOBS", 3, 0), "new-1"),
+        ("c", ("JOBS", 4, 0), "new-1"),
+        ("c", ("JOBS", 1, 0), "old"),
+    ]
+    assert duplicates(found, {"old"}) == {"new-1": [("JOBS", 2, 7), ("JOBS", 4, 0)], "new-2": [("JOBS", 9, 0)]}
 
 
-def test_entries_of_the_audit_log(spark: SparkSession) -> None:
+def test_entries_of_the_audit_log() -> None:
     entry = {"v": 1, "id": "a1", "tenant": "acme", "action": "key.create", "target": "k2"}
     ours = message(json.dumps(entry), stream="AUDIT", subject="audit.acme", frame=None)
-    frame = audit_entries(spark.createDataFrame([ours, message(json.dumps(queued()))], MESSAGES))
-    assert frame.drop("day").schema.simpleString() == AUDIT.simpleString()
-    [row] = frame.collect()
-    assert (row.tenant, row.action, row.sequence, row.day) == ("acme", "key.create", 7, "2026-11-16")
-    assert json.loads(row.entry) == entry
-    assert parsed(spark, ours).count() == 0
+    odd = message("[1]", stream="AUDIT", subject="audit.acme", frame=None, sequence=8)
+    table = audit_entries(messages(ours, message(json.dumps(queued())), odd))
+    assert table.schema == arrow_schema(AUDIT)
+    row, other = table.to_pylist()
+    assert (row["tenant"], row["action"], row["sequence"], row["time"]) == ("acme", "key.create", 7, STORED)
+    assert json.loads(row["entry"]) == entry
+    assert (other["action"], other["entry"]) == (None, "[1]")
+    assert parsed(ours) == []

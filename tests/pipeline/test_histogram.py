@@ -1,12 +1,11 @@
-"""Buckets: the same in Python and in Spark, and never far from the number."""
+"""Buckets: the same for numbers and for arrays, and never far from the number."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
-from postroad.pipeline.histogram import bucket_column, bucket_of, percentile, rank_column, rank_of, value_column, value_of
+from postroad.pipeline.histogram import bucket_of, buckets_of, percentile, rank_of, ranks_of, value_of, values_of
 
 LONG_MAX = 2**63 - 1
 numbers = st.integers(0, 127) | st.integers(0, 10**6) | st.integers(0, LONG_MAX)
@@ -48,24 +47,15 @@ def test_nothing_has_no_percentile() -> None:
     assert percentile({}, 50) is None
 
 
-def test_spark_counts_in_the_same_buckets(spark: SparkSession) -> None:
+def test_arrays_have_the_same_buckets() -> None:
     edges = [2**bits + more for bits in range(63) for more in (-1, 0, 1)]
     some = sorted({*range(1000), *edges, *(step * 7919**2 for step in range(1000)), LONG_MAX})
-    frame = spark.createDataFrame([(number,) for number in some], "number long").withColumn(
-        "bucket", bucket_column(F.col("number"))
-    )
-    frame = frame.withColumn("value", value_column(F.col("bucket")))
-    assert frame.dtypes == [("number", "bigint"), ("bucket", "int"), ("value", "bigint")]
-    found = [tuple(row) for row in frame.collect()]
-    assert sorted(found) == [(number, bucket_of(number), value_of(bucket_of(number))) for number in some]
+    buckets = buckets_of(np.array(some, dtype=np.int64))
+    assert buckets.tolist() == [bucket_of(number) for number in some]
+    assert values_of(buckets).tolist() == [value_of(bucket_of(number)) for number in some]
 
 
-def test_spark_counts_a_negative_number_as_none_at_all(spark: SparkSession) -> None:
-    assert spark.range(1).select(bucket_column(F.lit(-5).cast("long"))).first() == (0,)
-
-
-def test_spark_has_the_same_ranks(spark: SparkSession) -> None:
-    counts = [1, 2, 3, 10, 99, 100, 101, 12345678901]
-    frame = spark.createDataFrame([(count,) for count in counts], "count long")
-    found = frame.select("count", *(rank_column(percent, F.col("count")) for percent in (50, 95, 99, 100))).collect()
-    assert sorted(map(tuple, found)) == [(count, *(rank_of(percent, count) for percent in (50, 95, 99, 100))) for count in counts]
+def test_arrays_have_the_same_ranks() -> None:
+    counts = np.array([1, 2, 3, 10, 99, 100, 101, 12345678901], dtype=np.int64)
+    for percent in (50, 95, 99, 100):
+        assert ranks_of(percent, counts).tolist() == [rank_of(percent, int(count)) for count in counts]

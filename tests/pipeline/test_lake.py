@@ -1,126 +1,163 @@
-"""What counts in the lake, and what does not."""
+"""Delta tables of the lake: what a commit adds, and what is left of one that was not completed."""
 
-from datetime import date
+import json
+import os
+from datetime import UTC, date, datetime
 from pathlib import Path
+from typing import Any
 
+import polars as pl
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
-from msgspec.structs import replace
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
-from postroad.pipeline.files import FileExists, Files, HadoopFiles, LocalFiles
-from postroad.pipeline.lake import Counts, Entry, Lake, LakeBroken, Manifest, OtherWriter, day_span, of_days, with_staged
+from postroad.pipeline.compaction import compact
+from postroad.pipeline.delta_table import DataFile, LakeBroken, LakeTable, OtherWriter, TableFormat, batch_prefix, write_file
+from postroad.pipeline.lake import Counts, Lake, day_span
+from postroad.pipeline.measures import measures
+from postroad.pipeline.retention import drop_old_days
+from postroad.pipeline.rollups import KEY, merge, stored_rollups
+from postroad.pipeline.storage import Storage, storage_at
+from postroad.pipeline.tables import table_policies
+from tests.pipeline.event_samples import sample_events
+from tests.pipeline.frames import events_table
 
 DAY = "2026-11-16"
 START = day_span(DAY)[0]
+FORMAT = TableFormat("numbers", pa.schema([("number", pa.int64()), ("time", pa.timestamp("us", tz="UTC"))]), "time")
 
 
 @pytest.fixture
-def lake(spark: SparkSession, tmp_path: Path) -> Lake:
-    return Lake(str(tmp_path / "lake"), spark)
+def storage(tmp_path: Path) -> Storage:
+    return storage_at(str(tmp_path / "lake"))
 
 
-@pytest.fixture(params=["local", "hadoop"])
-def files(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Files:
-    return LocalFiles(tmp_path) if request.param == "local" else HadoopFiles(f"file://{tmp_path}", spark)
+def write(storage: Storage, *numbers: int, day: str = DAY, prefix: str = "b00000001") -> DataFile:
+    times = [datetime.fromtimestamp((day_span(day)[0] + number) / 1000, UTC) for number in numbers]
+    return write_file(storage, FORMAT, day, pa.table({"number": numbers, "time": times}, schema=FORMAT.schema), prefix)
 
 
-def test_a_file_is_made_once(files: Files) -> None:
-    assert files.read("a/b.json") is None
-    files.create("a/b.json", "one")
-    with pytest.raises(FileExists):
-        files.create("a/b.json", "two")
-    assert files.read("a/b.json") == "one"
-    assert files.names("a") == ["b.json"]
-    assert files.names("nowhere") == []
+def numbers(storage: Storage) -> list[int]:
+    """Read by Polars, which knows nothing of Postroad."""
+    return sorted(pl.read_delta(storage.url(FORMAT.name))["number"].to_list())
 
 
-def test_data_files_are_told_from_what_spark_leaves_beside_them(files: Files, tmp_path: Path) -> None:
-    folder = tmp_path / "data" / "x" / "day=2026-11-16"
-    folder.mkdir(parents=True)
-    (folder / "part-0.parquet").write_bytes(b"12345")
-    (folder / ".part-0.parquet.crc").write_bytes(b"1")
-    (tmp_path / "data" / "x" / "_SUCCESS").touch()
-    assert files.sizes("data") == {"data/x/day=2026-11-16/part-0.parquet": 5}
-    files.make_durable("data/x")
-    assert files.age_seconds("data/x", (folder.parent).stat().st_mtime + 60) == pytest.approx(60, abs=1)
-    files.remove("data/x")
-    assert files.names("data") == []
+def test_files_count_when_they_are_committed(storage: Storage) -> None:
+    table = LakeTable(storage, FORMAT)
+    assert (table.files(), table.transaction("a"), table.version) == ([], None, -1)
+    one = write(storage, 3, 5)
+    table.commit([one], transactions={"a": 0, "b": 7})
+    write(storage, 9)  # never committed
+    assert numbers(storage) == [3, 5]
+    opened = LakeTable(storage, FORMAT)
+    assert opened.files() == table.files() == [one]
+    assert (one.first, one.last, one.rows, one.batch) == (START + 3, START + 6, 2, 1)
+    assert (opened.transaction("a"), opened.transaction("b"), opened.transaction("c")) == (0, 7, None)
 
 
-def rows(lake: Lake, folder: str, *numbers: int) -> None:
-    frame = lake.spark.createDataFrame([(number,) for number in numbers], "n long").withColumn("day", F.lit(DAY))
-    lake.write(frame.coalesce(1), folder, "day")
+def test_a_table_is_read_by_deltalake_polars_and_plain_parquet_readers(storage: Storage) -> None:
+    table = LakeTable(storage, FORMAT)
+    table.commit([write(storage, 1), write(storage, 2, day="2026-11-17")])
+    delta = DeltaTable(table.url)
+    assert sorted(delta.to_pyarrow_table().column("number").to_pylist()) == [1, 2]
+    assert sorted(number for uri in delta.file_uris() for number in pq.ParquetFile(uri).read()["number"].to_pylist()) == [1, 2]
+    today = delta.to_pyarrow_table(filters=[("day", "=", DAY)])
+    assert (today.column("number").to_pylist(), today.column("day").to_pylist()) == ([1], [DAY])
+    assert pl.scan_delta(table.url).filter(pl.col("day") == "2026-11-17").collect()["number"].to_list() == [2]
 
 
-def numbers(lake: Lake) -> list[int]:
-    schema = lake.spark.createDataFrame([], "n long").schema
-    frame = lake.read("t", schema, lake.manifest().entries("t"))
-    assert frame.schema == schema
-    return sorted(row.n for row in frame.collect())
+def test_removed_files_count_no_longer_and_are_deleted_later(storage: Storage) -> None:
+    table = LakeTable(storage, FORMAT)
+    old, orphan = write(storage, 1), write(storage, 9)
+    table.commit([old])
+    table.commit([write(storage, 1, 2, prefix="merged")], [old], is_rewrite=True)
+    assert numbers(storage) == [1, 2]
+    paths = [Path(table.url) / file.path for file in (old, orphan)]
+    table.maintain()
+    assert all(path.exists() for path in paths), "a reader may still have them open"
+    for path in paths:
+        os.utime(path, (0, 0))
+    table.maintain()
+    assert not paths[1].exists(), "no commit has ever named it"
+    assert numbers(storage) == [1, 2]
 
 
-def test_what_is_written_counts_once_it_is_committed(lake: Lake) -> None:
-    folder = lake.folder("b1")
-    rows(lake, folder, 1, 2)
-    staged = lake.stage("t", folder, (START + 5, START + 9), 1)
-    assert numbers(lake) == []
-    before = lake.manifest()
-    after = lake.commit(before, replace(with_staged(before, [staged]), batches={"c": 1}))
-    assert (before.version, after.version) == (0, 1)
-    assert numbers(lake) == [1, 2]
-    assert lake.manifest() == after
-    assert lake.manifest().has("c", 1)
-    assert not lake.manifest().has("c", 2)
-    assert not lake.manifest().has("d", 1)
-    [entry] = after.entries("t")
-    assert (entry.day, entry.first, entry.last, entry.files, entry.batch) == (DAY, START + 5, START + 9, 1, 1)
-    assert entry.bytes > 100
+def test_the_state_survives_checkpoints_of_the_log(storage: Storage) -> None:
+    table = LakeTable(storage, FORMAT)
+    for number in range(102):
+        table.commit([write(storage, number)] if number % 20 == 0 else (), transactions={"a": number})
+    table.maintain()
+    assert list((Path(table.url) / "_delta_log").glob("*.checkpoint.parquet"))
+    assert LakeTable(storage, FORMAT).transaction("a") == 101
+    assert numbers(storage) == [0, 20, 40, 60, 80, 100]
 
 
-def test_folders_take_each_others_place_at_once(lake: Lake) -> None:
-    first, second = lake.folder("b1"), lake.folder("b2")
-    rows(lake, first, 1, 2)
-    one = lake.commit(lake.manifest(), with_staged(lake.manifest(), [lake.stage("t", first, (START, START))]))
-    rows(lake, second, 3)
-    old = {entry.path for entry in one.entries("t")}
-    lake.commit(one, with_staged(one, [lake.stage("t", second, (START, START))], without={"t": old}))
-    assert numbers(lake) == [3]
+def test_a_second_writer_is_refused(storage: Storage) -> None:
+    one, other = LakeTable(storage, FORMAT), LakeTable(storage, FORMAT)
+    one.commit([write(storage, 1)], transactions={"batch": 1})
+    assert other.transaction("batch") == 1
+    one.commit([write(storage, 2)], transactions={"batch": 2})
+    with pytest.raises(OtherWriter, match="another pipeline writes"):
+        other.commit([write(storage, 3)], transactions={"batch": 2})
+    assert numbers(storage) == [1, 2]
 
 
-def test_the_second_of_two_writers_stops(lake: Lake) -> None:
-    seen = lake.manifest()
-    lake.commit(seen, replace(seen, batches={"one": 1}))
-    with pytest.raises(OtherWriter):
-        lake.commit(seen, replace(seen, batches={"two": 1}))
-    assert lake.manifest().batches == {"one": 1}
+@pytest.mark.parametrize("rest", [b"", b'{"commitInfo":{"time'], ids=["empty", "cut off"])
+def test_a_commit_that_a_power_failure_left_incomplete_is_removed(storage: Storage, rest: bytes) -> None:
+    table = LakeTable(storage, FORMAT)
+    table.commit([write(storage, 1)], transactions={"batch": 1})
+    table.commit([write(storage, 2)], transactions={"batch": 2})
+    log = Path(table.url) / "_delta_log"
+    newest = max(log.glob("*.json"))
+    newest.write_bytes(rest)
+    (log / "_last_checkpoint").write_bytes(b"")
+    (log / f"{table.version:020d}.checkpoint.parquet").write_bytes(b"PAR")
+    opened = LakeTable(storage, FORMAT)
+    assert opened.transaction("batch") == 1
+    opened.commit([write(storage, 3)], transactions={"batch": 2})
+    assert numbers(storage) == [1, 3]
 
 
-def test_a_manifest_that_cannot_be_read_is_no_empty_lake(lake: Lake) -> None:
-    lake.files.create("manifest/000000000001.json", "{")
-    with pytest.raises(LakeBroken, match=r"000000000001\.json"):
-        lake.manifest()
+def test_a_log_that_is_broken_in_the_middle_is_reported(storage: Storage) -> None:
+    table = LakeTable(storage, FORMAT)
+    for number in range(3):
+        table.commit([write(storage, number)])
+    (Path(table.url) / "_delta_log" / f"{1:020d}.json").write_text("oops")
+    with pytest.raises(LakeBroken, match="cannot be opened"):
+        LakeTable(storage, FORMAT).files()
 
 
-def test_folders_that_nobody_names_are_swept_when_they_are_old(lake: Lake, tmp_path: Path) -> None:
-    kept, orphan = lake.folder("b1"), lake.folder("b2")
-    rows(lake, kept, 1)
-    rows(lake, orphan, 2)
-    lake.commit(lake.manifest(), with_staged(lake.manifest(), [lake.stage("t", kept, (START, START))]))
-    now = (tmp_path / "lake" / orphan).stat().st_mtime
-    assert lake.sweep(now + 60) == 0
-    assert lake.sweep(now + 3700) == 1
-    assert numbers(lake) == [1]
-    assert lake.files.names("data") == [kept.removeprefix("data/")]
+def test_a_new_column_is_added_and_null_in_older_rows(storage: Storage) -> None:
+    LakeTable(storage, FORMAT).commit([write(storage, 1)])
+    wider = TableFormat(FORMAT.name, FORMAT.schema.append(pa.field("colour", pa.string())), "time")
+    table = LakeTable(storage, wider)
+    rows: dict[str, Any] = {"number": [2], "time": [datetime.fromtimestamp(START / 1000, UTC)], "colour": ["red"]}
+    table.commit([write_file(storage, wider, DAY, pa.table(rows, schema=wider.schema), batch_prefix(2))])
+    found = pl.read_delta(table.url).sort("number")
+    assert found["colour"].to_list() == [None, "red"]
+    read = [storage.read_table(f"{wider.name}/{file.path}", wider.schema).to_pylist() for file in table.files()]
+    assert sorted(row["colour"] or "" for rows in read for row in rows) == ["", "red"]
 
 
-def test_manifests_that_are_long_past_go(lake: Lake) -> None:
-    manifest = lake.manifest()
-    for number in range(60):
-        manifest = lake.commit(manifest, replace(manifest, positions={"JOBS": number}))
-    lake.sweep()
-    assert len(lake.files.names("manifest")) == 50
-    assert lake.manifest().positions == {"JOBS": 59}
+def test_commits_and_their_files_are_synced(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    really = os.fsync
+
+    def fsync(number: int) -> None:
+        synced.append(str(Path(f"/proc/self/fd/{number}").readlink()))
+        really(number)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    table = LakeTable(storage, FORMAT)
+    file = write(storage, 1)
+    before = len(synced)
+    assert f"{table.url}/{file.path}" in synced
+    table.commit([file])
+    assert {f"{table.url}/_delta_log", *(f"{table.url}/_delta_log/{version:020d}.json" for version in (0, 1))} <= set(
+        synced[before:]
+    )
 
 
 def test_counts_add_up() -> None:
@@ -129,19 +166,25 @@ def test_counts_add_up() -> None:
     assert one.plus(two) == Counts(11, 22, 33, 44, {"a": 2, "b": 2})
 
 
-def test_entries_by_day_and_time() -> None:
-    entries = [Entry("a", "2026-11-15", 1, 1, 100, 200), Entry("b", "2026-11-16", 1, 1, 300, 400)]
-    assert [entry.path for entry in of_days(entries, {"2026-11-16"})] == ["b"]
-    spans = [(0, 99), (0, 100), (200, 250), (201, 299), (250, 300), (400, 500), (401, 500)]
-    assert [[entry.path for entry in entries if entry.overlaps(*span)] for span in spans] == [
-        [],
-        ["a"],
-        ["a"],
-        [],
-        ["b"],
-        ["b"],
-        [],
-    ]
-    assert day_span("1970-01-02") == (86_400_000, 172_799_999)
-    assert date.fromtimestamp(START / 1000) in (date(2026, 11, 15), date(2026, 11, 16))
-    assert Manifest().entries("t") == []
+def _sums(lake: Lake) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = merge(lake.read_rollups(lake.files("rollups"))).sort_by([(key, "ascending") for key in KEY])
+    return found.to_pylist()  # type: ignore[attr-defined,no-any-return]
+
+
+def test_small_files_are_merged_and_old_days_dropped(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path / "lake"), spark)
+    table, policies = lake.table("rollups"), table_policies(30, 400)
+    rollups = stored_rollups(measures(events_table(sample_events())), table.format.schema)
+    for number in range(3):
+        table.commit([write_file(lake.storage, table.format, DAY, rollups, batch_prefix(number))])
+    before = _sums(lake)
+    assert compact(lake, policies, date(2026, 11, 16)) == 0, "few files of the current day"
+    assert compact(lake, policies, date(2026, 11, 17)) == 2
+    assert _sums(lake) == before
+    [file] = lake.files("rollups")
+    assert (file.rows, file.batch) == (len(rollups), -1)
+    assert drop_old_days(lake, policies, date(2027, 12, 21)) == 0
+    assert drop_old_days(lake, policies, date(2027, 12, 22)) == 1
+    assert lake.files("rollups") == []
+    actions = [json.loads(line) for line in max((Path(table.url) / "_delta_log").glob("*.json")).read_text().splitlines()]
+    assert [action["remove"]["path"] for action in actions if "remove" in action] == [file.path]

@@ -1,4 +1,4 @@
-"""Adding a report adds two modules: its declaration and its Spark function. Everything else follows."""
+"""Adding a report adds two modules: its declaration and its function. Everything else follows."""
 
 import sys
 from collections.abc import Iterator
@@ -6,7 +6,6 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from postroad.api import reports as declarations
@@ -23,7 +22,7 @@ from postroad.report.fetch import DayData, TenantData
 from postroad.report.page import render_page
 from tests.architecture.test_architecture import write_docs
 from tests.pipeline.event_samples import sample_events
-from tests.pipeline.frames import events_frame
+from tests.pipeline.frames import events_table
 
 DECLARATION = '''
 """Deliveries of messages."""
@@ -55,19 +54,17 @@ REPORT = Report(
 FUNCTION = '''
 """Deliveries of messages."""
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+import pyarrow as pa
 
 from postroad.api.insights import Grain
-from postroad.pipeline.aggregates import count_of, start_of
+from postroad.pipeline.aggregates import Measure, aggregate, with_time
 from postroad.pipeline.rollups import Counted
 
 COUNTED = {"leased": Counted("job.leased")}
 
 
-def rows(rollups: DataFrame, grain: Grain) -> DataFrame:
-    counts = F.expr(f"{count_of('leased')} AS leased")
-    return rollups.where("report = 'deliveries'").groupBy("tenant", start_of(grain)).agg(counts)
+def rows(rollups: pa.Table, grain: Grain) -> pa.Table:
+    return aggregate(with_time(rollups, "deliveries", grain), ("tenant", "time"), {"leased": Measure("leased", "count")})
 '''
 
 
@@ -90,22 +87,22 @@ def added(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 def _forget() -> None:
     declarations.reports.cache_clear()
-    functions.spark_reports.cache_clear()
+    functions.computed_reports.cache_clear()
 
 
-def test_it_is_computed_published_and_read_by_the_service(spark: SparkSession) -> None:
+def test_it_is_computed_published_and_read_by_the_service() -> None:
     assert "deliveries" in job_names()
-    rollups = measures(events_frame(spark, sample_events()))
-    [added] = [one for one in functions.spark_reports() if one.report.name == "deliveries"]
+    rollups = measures(events_table(sample_events()))
+    [added] = [one for one in functions.computed_reports() if one.report.name == "deliveries"]
     computed = added.rows(rollups, Grain.DAY)
     [message] = [
         one
-        for one in report_messages(computed, added.report, Grain.DAY, 1, datetime.now(UTC)).collect()
-        if one["subject"].startswith("insight.acme.deliveries.")
+        for one in report_messages(computed, added.report, Grain.DAY, 1, datetime.now(UTC))
+        if one.subject.startswith("insight.acme.deliveries.")
     ]
-    results = read_results(message["data"].encode(), added.report, "acme")
+    results = read_results(message.data, added.report, "acme")
     assert results is not None
-    assert [row.leased for _, row in results.rows] == [row["leased"] for row in computed.where("tenant = 'acme'").collect()]
+    assert [row.leased for _, row in results.rows] == [row["leased"] for row in computed.to_pylist() if row["tenant"] == "acme"]
 
 
 def test_it_has_a_route_a_description_an_sdk_method_and_a_command() -> None:

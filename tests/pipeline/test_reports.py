@@ -2,21 +2,23 @@
 
 from typing import Any
 
+import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
-from pyspark.sql import DataFrame, SparkSession
 
 from postroad.api.insights import Grain, columns_of
 from postroad.kernel.event import Event
 from postroad.pipeline.measures import measures
-from postroad.pipeline.reports import backlog, spark_reports
+from postroad.pipeline.reports import backlog, computed_reports
+from postroad.pipeline.rollups import TIME
 from tests.pipeline.event_samples import dead, leased, moment, queued, redriven, sample_events, sampled, stored
-from tests.pipeline.frames import events_frame
+from tests.pipeline.frames import events_table
 
 Rows = list[dict[str, Any]]
+_KINDS = {pa.string(): "string", pa.int64(): "bigint", pa.float64(): "double", TIME: "timestamp"}
 
 
 @pytest.fixture(scope="module")
-def rollups(spark: SparkSession) -> DataFrame:
+def rollups() -> pa.Table:
     """Rollups of two sets of events, not merged."""
     more: list[Event] = [
         *(leased(1800, ms, tenant="globex") for ms in range(1, 101)),
@@ -27,16 +29,15 @@ def rollups(spark: SparkSession) -> DataFrame:
         stored(3600, 7000),
         sampled(1800, ready=30, oldest_age_ms=50),
     ]
-    frames = [events_frame(spark, sample_events()), events_frame(spark, more)]
-    return measures(frames[0]).union(measures(frames[1])).localCheckpoint()
+    return pa.concat_tables([measures(events_table(sample_events())), measures(events_table(more))])
 
 
-def read(report: str, grain: str, rollups: DataFrame, types: str) -> Rows:
-    [declared] = [one for one in spark_reports() if one.report.name == report]
+def read(report: str, grain: str, rollups: pa.Table, types: str) -> Rows:
+    [declared] = [one for one in computed_reports() if one.report.name == report]
     rows = declared.rows(rollups, Grain(grain))
-    assert [f"{name}:{kind}" for name, kind in rows.dtypes] == types.split()
-    assert rows.columns == ["tenant", *(one.name for one in columns_of(declared.report.row))]
-    found = [row.asDict() for row in rows.collect()]
+    assert [f"{field.name}:{_KINDS[field.type]}" for field in rows.schema] == types.split()
+    assert rows.column_names == ["tenant", *(one.name for one in columns_of(declared.report.row))]
+    found: Rows = rows.to_pylist()
     for row in found:
         row["time"] = round(row["time"].timestamp() - moment(0).timestamp())
     return sorted(found, key=repr)
@@ -47,7 +48,7 @@ LATENCY = (
 )
 
 
-def test_latency_by_the_hour(rollups: DataFrame) -> None:
+def test_latency_by_the_hour(rollups: pa.Table) -> None:
     found = [tuple(row.values()) for row in read("latency", "hour", rollups, LATENCY)]
     assert found == [
         ("acme", 0, "mail", "processing", 2, 131, 131, 131, 131, 130.5),
@@ -58,12 +59,12 @@ def test_latency_by_the_hour(rollups: DataFrame) -> None:
     ]
 
 
-def test_latency_by_the_day_covers_all_its_minutes(rollups: DataFrame) -> None:
+def test_latency_by_the_day_covers_all_its_minutes(rollups: pa.Table) -> None:
     found = [tuple(row.values()) for row in read("latency", "day", rollups, LATENCY) if row["tenant"] == "globex"]
     assert found == [("globex", -12 * 3600, "mail", "wait", 102, 51, 97, 1004, 2000, 78.922)]
 
 
-def test_latency_by_the_minute(rollups: DataFrame) -> None:
+def test_latency_by_the_minute(rollups: pa.Table) -> None:
     found = [(row["time"], row["count"]) for row in read("latency", "minute", rollups, LATENCY) if row["phase"] == "wait"]
     assert found == [(0, 2), (3660, 1), (1800, 100), (3600, 2)]
 
@@ -75,13 +76,13 @@ USAGE = (
 )
 
 
-def test_usage_by_the_day(rollups: DataFrame) -> None:
+def test_usage_by_the_day(rollups: pa.Table) -> None:
     acme, globex = read("usage", "day", rollups, USAGE)
     assert tuple(acme.values()) == ("acme", -12 * 3600, 3, 159, 4, 2, 4, 7, 500, 0, 0, 0, 0, round(109_700 / 3600, 3), 7000)
     assert (globex["published"], globex["deliveries"], globex["storedBytes"]) == (1, 102, 0)
 
 
-def test_usage_by_the_hour_has_the_storage_at_its_end(rollups: DataFrame) -> None:
+def test_usage_by_the_hour_has_the_storage_at_its_end(rollups: pa.Table) -> None:
     found = read("usage", "hour", rollups, USAGE)
     assert [(row["tenant"], row["time"], row["published"], row["storedBytes"]) for row in found] == [
         ("acme", 0, 2, 3000),
@@ -91,7 +92,7 @@ def test_usage_by_the_hour_has_the_storage_at_its_end(rollups: DataFrame) -> Non
     ]
 
 
-def test_dead_letters_by_the_hour(rollups: DataFrame) -> None:
+def test_dead_letters_by_the_hour(rollups: pa.Table) -> None:
     types = "tenant:string time:timestamp queue:string reason:string count:bigint firstAttempt:bigint lastAt:timestamp"
     found = read("dead-letters", "hour", rollups, types)
     assert [(row["queue"], row["reason"], row["count"], row["firstAttempt"], row["lastAt"].timestamp()) for row in found] == [
@@ -101,12 +102,12 @@ def test_dead_letters_by_the_hour(rollups: DataFrame) -> None:
     ]
 
 
-def test_sessions_by_the_hour(rollups: DataFrame) -> None:
+def test_sessions_by_the_hour(rollups: pa.Table) -> None:
     types = "tenant:string time:timestamp subscribed:bigint unsubscribed:bigint touched:bigint deleted:bigint expired:bigint"
     assert [tuple(row.values()) for row in read("sessions", "hour", rollups, types)] == [("acme", 0, 2, 1, 1, 1, 2)]
 
 
-def test_backlog_has_means_and_maxima(rollups: DataFrame) -> None:
+def test_backlog_has_means_and_maxima(rollups: pa.Table) -> None:
     types = (
         "tenant:string time:timestamp queue:string ready:double readyMax:bigint leased:double "
         "retrying:double delayed:double dead:double oldestAgeMsMax:bigint"
@@ -117,7 +118,7 @@ def test_backlog_has_means_and_maxima(rollups: DataFrame) -> None:
     assert [row["ready"] for row in read("backlog", "minute", rollups, types)] == [6.0, 30.0]
 
 
-def test_an_empty_queue_has_no_oldest_message(spark: SparkSession) -> None:
+def test_an_empty_queue_has_no_oldest_message() -> None:
     samples = [sampled(5, ready=0), sampled(70, ready=1, oldest_age_ms=3), sampled(75, ready=0)]
-    minutes = backlog.rows(measures(events_frame(spark, samples)), Grain.MINUTE).orderBy("time").collect()
+    minutes = backlog.rows(measures(events_table(samples)), Grain.MINUTE).sort_by("time").to_pylist()
     assert [(row["readyMax"], row["oldestAgeMsMax"]) for row in minutes] == [(0, None), (1, 3)]

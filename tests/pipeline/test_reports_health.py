@@ -3,15 +3,16 @@
 from collections.abc import Iterator
 from typing import Any
 
+import pyarrow.compute as pc  # type: ignore[import-untyped]
 import pytest
-from pyspark.sql import SparkSession
 
-from postroad.api.insights import Grain
+from postroad.api.insights import Grain, columns_of
+from postroad.api.reports.health import REPORT
 from postroad.kernel.event import Event
 from postroad.pipeline.measures import measures
 from postroad.pipeline.reports import backlog, health
 from tests.pipeline.event_samples import moment, sampled
-from tests.pipeline.frames import events_frame
+from tests.pipeline.frames import events_table
 
 NOW = 10 * 60 + 30  # half a minute into the tenth minute after noon
 
@@ -59,20 +60,10 @@ SAMPLES: list[Event] = [
 
 
 @pytest.fixture(scope="module")
-def found(spark: SparkSession) -> dict[str, dict[str, Any]]:
-    rows = health.rows(measures(events_frame(spark, SAMPLES)), moment(NOW))
-    assert [f"{name}:{kind}" for name, kind in rows.dtypes] == [
-        "tenant:string",
-        "queue:string",
-        "status:string",
-        "problems:array<string>",
-        *(f"{name}:bigint" for name in ("ready", "leased", "retrying", "delayed", "dead", "waiting")),
-        "oldestAgeMs:bigint",
-        "expectedDrainSeconds:bigint",
-        "growthPerMinute:double",
-        "sampledAt:timestamp",
-    ]
-    told = [row.asDict() for row in rows.collect()]
+def found() -> dict[str, dict[str, Any]]:
+    rows = health.rows(measures(events_table(SAMPLES)), moment(NOW))
+    assert rows.column_names == ["tenant", *(one.name for one in columns_of(REPORT.row))]
+    told = rows.to_pylist()
     assert [row["queue"] for row in told if row["tenant"] == "globex"] == ["fine"]
     return {row["queue"]: row for row in told if row["tenant"] == "acme"}
 
@@ -143,9 +134,10 @@ def test_messages_that_wait_for_a_retry_are_in_the_row(found: dict[str, dict[str
     assert (row["ready"], row["leased"], row["retrying"], row["oldestAgeMs"]) == (0, 0, 4, 70_000)
 
 
-def test_minutes_without_that_sample_have_no_retries(spark: SparkSession) -> None:
+def test_minutes_without_that_sample_have_no_retries() -> None:
     """Rollups of earlier versions: their `leased` contains the retries."""
-    earlier = measures(events_frame(spark, SAMPLES)).where("label <> 'retrying'")
-    rows = {row["queue"]: row for row in health.rows(earlier, moment(NOW)).where("tenant = 'acme'").collect()}
+    rollups = measures(events_table(SAMPLES))
+    earlier = rollups.filter(pc.not_equal(rollups.column("label"), "retrying"))
+    rows = {row["queue"]: row for row in health.rows(earlier, moment(NOW)).to_pylist() if row["tenant"] == "acme"}
     assert (rows["only-retries"]["retrying"], rows["unpolled"]["problems"]) == (0, ["unpolled"])
-    assert {row["retrying"] for row in backlog.rows(earlier, Grain.HOUR).collect()} == {0.0}
+    assert {row["retrying"] for row in backlog.rows(earlier, Grain.HOUR).to_pylist()} == {0.0}

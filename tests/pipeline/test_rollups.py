@@ -4,13 +4,14 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
-from pyspark.sql import DataFrame, SparkSession
 
 from postroad.kernel.event import Event
 from postroad.pipeline.histogram import bucket_of
 from postroad.pipeline.measures import measures
-from postroad.pipeline.rollups import ROLLUPS, merge
+from postroad.pipeline.rollups import MEASURES, ROLLUPS, loaded_rollups, merge, stored_rollups
+from postroad.pipeline.schemas import arrow_schema
 from postroad.telemetry.events import WorkerStarted
 from tests.pipeline.event_samples import (
     NOON_MS,
@@ -25,19 +26,22 @@ from tests.pipeline.event_samples import (
     stored,
     touched,
 )
-from tests.pipeline.frames import events_frame
+from tests.pipeline.frames import events_table
 
 
-def read(rollups: DataFrame) -> list[tuple[Any, ...]]:
-    assert [(field.name, field.dataType) for field in rollups.schema] == [(field.name, field.dataType) for field in ROLLUPS]
-    found = sorted((tuple(row) for row in rollups.collect()), key=repr)
+def read(rollups: pa.Table) -> list[tuple[Any, ...]]:
+    assert rollups.schema == MEASURES
+    found = []
+    for *key, last_at, last_value in (tuple(row.values()) for row in rollups.to_pylist()):
+        found.append((*key, None if last_at is None else (last_at, last_value)))
+    found.sort(key=repr)
     assert len({row[:6] for row in found}) == len(found)
     return found
 
 
 @pytest.fixture(scope="module")
-def rollups(spark: SparkSession) -> list[tuple[Any, ...]]:
-    return read(measures(events_frame(spark, sample_events())))
+def rollups() -> list[tuple[Any, ...]]:
+    return read(measures(events_table(sample_events())))
 
 
 def of(rollups: list[tuple[Any, ...]], report: str, minute: int = 0) -> set[tuple[Any, ...]]:
@@ -111,11 +115,11 @@ def test_each_tenant_counts_for_itself(rollups: list[tuple[Any, ...]]) -> None:
     }
 
 
-def test_what_no_report_counts_adds_nothing(spark: SparkSession) -> None:
+def test_what_no_report_counts_adds_nothing() -> None:
     started = WorkerStarted(
         event_id="1", timestamp="2026-11-16T12:00:00.000Z", tenant="_platform", worker="w", role="gateway", postroad_version="1"
     )
-    assert read(measures(events_frame(spark, [started]))) == []
+    assert read(measures(events_table([started]))) == []
 
 
 def _random_events(chance: random.Random, count: int) -> list[Event]:
@@ -144,18 +148,25 @@ def _random_events(chance: random.Random, count: int) -> list[Event]:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_measures_add_up_however_the_events_are_split(spark: SparkSession, seed: int) -> None:
+def test_measures_add_up_however_the_events_are_split(seed: int) -> None:
     chance = random.Random(seed)
     events = _random_events(chance, 400)
     first: list[Event] = []
     rest: list[Event] = []
     for event in events:
         (first if chance.random() < 0.3 else rest).append(event)
-    whole = measures(events_frame(spark, events))
-    parts = measures(events_frame(spark, rest)).union(measures(events_frame(spark, first)))
+    whole = measures(events_table(events))
+    parts = pa.concat_tables([measures(events_table(rest)), measures(events_table(first))])
     assert read(merge(parts)) == read(whole)
 
 
-def test_merging_what_is_merged_changes_nothing(spark: SparkSession) -> None:
-    rollups = measures(events_frame(spark, sample_events()))
+def test_merging_what_is_merged_changes_nothing() -> None:
+    rollups = measures(events_table(sample_events()))
     assert read(merge(rollups)) == read(rollups)
+
+
+def test_rollups_are_read_as_they_were_stored() -> None:
+    rollups = measures(events_table(sample_events()))
+    stored = stored_rollups(rollups, arrow_schema(ROLLUPS))
+    assert stored.schema == arrow_schema(ROLLUPS)
+    assert read(loaded_rollups([stored])) == read(rollups)

@@ -1,4 +1,4 @@
-"""`postroad pipeline`: run, backfill, status. Spark is imported where it is started."""
+"""`postroad pipeline`: run, backfill, migrate, status. Spark is imported where it is started."""
 
 import logging
 import os
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from postroad.pipeline.driver import Pipeline, PipelineConfig
     from postroad.settings import Settings
 
-pipeline = typer.Typer(help="The data pipeline: stores events as Parquet and computes reports from them.", no_args_is_help=True)
+pipeline = typer.Typer(
+    help="The data pipeline: stores events in Delta tables and computes reports from them.", no_args_is_help=True
+)
 
 _PERIOD = re.compile(r"(\d+(?:\.\d+)?)(s|m|)")
 
@@ -34,7 +36,7 @@ LakeRoot = Annotated[
     str | None,
     typer.Option(
         "--lake",
-        help="Root of the tables: a folder or a URL such as `s3a://…`. (env: POSTROAD_LAKE, default <data>/lake)",
+        help="Root of the tables: a folder or a URL such as `s3://…`. (env: POSTROAD_LAKE, default <data>/lake)",
         show_default=False,
     ),
 ]
@@ -103,6 +105,18 @@ def backfill_pipeline(
         running.backfill([today - timedelta(days=number) for number in range(days)], typer.echo)
 
 
+@pipeline.command("migrate")
+def migrate_lake(master: Master = None, lake: LakeRoot = None, data_dir: DataDir = None) -> None:
+    """Convert a lake of an earlier version, with its own manifests, to Delta tables, in place.
+
+    `postroad pipeline run` does the same when it starts. It may be interrupted and repeated.
+    """
+    settings = _settings(data_dir, master, lake, None)
+    with _opened(settings, _config(settings, None, quiet=True)) as running:
+        if not running.migrate():
+            typer.echo("The lake has Delta tables already.")
+
+
 @pipeline.command("status")
 def show_status(as_json: AsJson = False) -> None:
     """Show the progress and the lag of the pipeline. Needs a platform key."""
@@ -162,6 +176,7 @@ def _config(settings: "Settings", jobs: str | None, *, quiet: bool, messages_max
         days=settings.lake_days,
         messages_max=messages_max,
         on_progress=print_progress,
+        on_migrated=lambda line: typer.echo(f"migrated {line}"),
     )
 
 
@@ -184,7 +199,7 @@ def _opened(settings: "Settings", config: "PipelineConfig") -> Iterator["Pipelin
     logging.getLogger("py4j").setLevel(logging.ERROR)
     try:
         engine = open_engine(settings)
-        engine.last_sequences(("JOBS",))  # fails before Spark takes its time to start
+        engine.streams(("JOBS",))  # fails before Spark takes its time to start
         spark = make_session(settings.pipeline_master, memory=settings.pipeline_memory)
         try:
             yield Pipeline(Lake(settings.lake_root, spark), engine, config)

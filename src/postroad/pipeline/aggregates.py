@@ -1,45 +1,76 @@
-"""SQL expressions that reports use to add up rollups.
+"""Adds up rollups for the rows of reports. In Arrow.
 
-Measures are selected by their label. The expressions are text: each call of PySpark goes to the JVM, and every batch builds them.
+A report selects its measures by their label: `Total("published")`, `Mean("ready")`. All of them are one aggregation.
 """
 
-from pyspark.sql import Column
-from pyspark.sql import functions as F
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from postroad.api.insights import Grain
+from postroad.pipeline.rollups import TIME, floored
 
 _SECONDS = {Grain.DAY: 86_400, Grain.HOUR: 3_600, Grain.MINUTE: 60}  # days are UTC
 
 
-def start_of(grain: Grain, minute: str = "minute") -> Column:
-    """Start of the day, hour or minute, as `time`."""
-    return F.expr(f"timestamp_seconds(unix_seconds({minute}) - unix_seconds({minute}) % {_SECONDS[grain]}) AS time")
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A measure of one label: the sum of whole numbers (`total`), the number of values (`count`), their `mean`, the largest
+    (`top`), the latest (`last`), or the time of the latest (`last_at`). Sums and numbers are 0 without measures, others null."""
+
+    label: str
+    what: Literal["total", "count", "mean", "top", "last", "last_at"]
 
 
-def total_of(label: str) -> str:
-    """Sum of whole numbers: long, 0 without measures."""
-    return f"bigint(coalesce(sum({_only(label, 'total')}), 0))"
+_AGGREGATIONS = {
+    "total": [("total", "sum")],
+    "count": [("n", "sum")],
+    "mean": [("total", "sum"), ("n", "sum")],
+    "top": [("top", "max")],
+    "last": [("last_value", "last")],
+    "last_at": [("last_at", "last")],
+}
 
 
-def count_of(label: str) -> str:
-    """Number of values: long, 0 without measures."""
-    return f"coalesce(sum({_only(label, 'n')}), 0)"
+def with_time(rollups: pa.Table, report: str, grain: Grain) -> pa.Table:
+    """The rollups of a report, with `time`: the start of the day, hour or minute."""
+    chosen = rollups.filter(pc.equal(rollups.column("report"), report))
+    return chosen.append_column("time", floored(chosen.column("minute"), _SECONDS[grain]))
 
 
-def mean_of(label: str) -> str:
-    """Mean of the values: double, null without measures."""
-    return f"round(sum({_only(label, 'total')}) / sum({_only(label, 'n')}), 3)"
+def aggregate(rollups: pa.Table, keys: Sequence[str], measures: Mapping[str, Measure]) -> pa.Table:
+    """A row for each value of the keys, with the measures by name."""
+    wanted = {(one.label, column, how) for one in measures.values() for column, how in _AGGREGATIONS[one.what]}
+    if any(column.startswith("last") for _, column, _ in wanted):
+        rollups = rollups.sort_by([("last_at", "ascending"), ("last_value", "ascending")])
+    is_label = {label: pc.equal(rollups.column("label"), label) for label, _, _ in wanted}
+    columns = {name: rollups.column(name) for name in keys}
+    for label, column, _ in wanted:
+        values = rollups.column(column)
+        columns[f"{label}.{column}"] = pc.if_else(is_label[label], values, pa.scalar(None, values.type))
+    grouped = (
+        pa.table(columns)
+        .group_by(list(keys), use_threads=False)
+        .aggregate([(f"{label}.{column}", how) for label, column, how in sorted(wanted)])
+    )
+    found = {name: grouped.column(name) for name in keys}
+    return pa.table({**found, **{name: _result(grouped, one) for name, one in measures.items()}})
 
 
-def top_of(label: str) -> str:
-    """Largest value: long, null without measures."""
-    return f"max({_only(label, 'top')})"
+def _result(grouped: pa.Table, one: Measure) -> Any:
+    first, *others = (grouped.column(f"{one.label}.{column}_{how}") for column, how in _AGGREGATIONS[one.what])
+    if one.what in ("total", "count"):
+        return pc.fill_null(first.cast(pa.int64(), safe=False), 0)
+    return rounded(pc.divide(first, others[0])) if one.what == "mean" else first
 
 
-def last_of(label: str) -> str:
-    """Latest value: long, null without measures."""
-    return f"max({_only(label, 'last')}).value"
+def rounded(numbers: Any) -> Any:
+    """To three digits, halves away from zero."""
+    return pc.round(numbers, 3, round_mode="half_towards_infinity")
 
 
-def _only(label: str, column: str) -> str:
-    return f"CASE WHEN label = '{label}' THEN {column} END"
+def times_of(millis: Any) -> Any:
+    return pc.multiply(millis, 1000).cast(TIME)

@@ -1,45 +1,80 @@
 """Compaction: merges the small files of a day into few large ones.
 
 The files of a completed day are merged in the order of tenant and event. Those of the current day are merged when there are many,
-so that a reader never opens more than a few dozen. Rollups and sessions are added up at the same time.
+so that a reader never opens more than a few dozen. Rollups and sessions are added up at the same time. Spark's tasks write the
+files, because delta-rs's own compaction does not sync them to the disk.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date
+from functools import partial
 
-from pyspark.sql import functions as F
+import pyarrow as pa  # type: ignore[import-untyped]
 
-from postroad.pipeline.lake import Entry, Lake, Manifest, with_staged
+from postroad.pipeline.delta_table import DataFile, TableFormat, write_file
+from postroad.pipeline.lake import Lake
+from postroad.pipeline.storage import Storage
 from postroad.pipeline.tables import TablePolicy
 
-SMALL_ENTRIES_MAX = 30
-_LARGE_BYTES = 128 * 1024 * 1024
+SMALL_FILES_MAX = 30
+_LARGE_BYTES = 64 * 1024 * 1024
+_PREFIX = "merged"
+
+
+@dataclass(frozen=True, slots=True)
+class _Rewrite:
+    table: TableFormat
+    policy: TablePolicy
+    files: tuple[DataFile, ...]
 
 
 def compact(lake: Lake, tables: Mapping[str, TablePolicy], today: date, *, include_today: bool = False) -> int:
-    """Merge small files, one day of a table at a time; with `include_today` also few files of the current day.
+    """Merge small files; with `include_today` also few files of the current day. Returns by how many the files decreased.
 
-    Returns by how many the folders decreased. Raises OtherWriter.
+    Raises OtherWriter.
     """
     removed = 0
-    for table, policy in tables.items():
-        for day in sorted({entry.day for entry in lake.manifest().entries(table)}):
-            manifest = lake.manifest()
-            small = [entry for entry in manifest.entries(table) if entry.day == day and entry.bytes < _LARGE_BYTES]
-            is_due = day < today.isoformat() or include_today or len(small) > SMALL_ENTRIES_MAX
-            if is_due and len(small) > 1:
-                _rewrite(lake, manifest, table, policy, small)
-                removed += len(small) - 1
+    for name, policy in tables.items():
+        table = lake.table(name)
+        due = [
+            _Rewrite(table.format, policy, group)
+            for day, small in _small_files(table.files()).items()
+            if day < today.isoformat() or include_today or len(small) > SMALL_FILES_MAX
+            for group in _groups(small)
+        ]
+        if not due:
+            continue
+        written = lake.spark.sparkContext.parallelize(due, len(due)).map(partial(_rewrite, storage=lake.storage)).collect()
+        old = [file for one in due for file in one.files]
+        table.commit(written, old, is_rewrite=True)
+        removed += len(old) - len(written)
     return removed
 
 
-def _rewrite(lake: Lake, manifest: Manifest, table: str, policy: TablePolicy, entries: list[Entry]) -> None:
-    rows = lake.read(table, policy.schema, entries)
-    merged = (policy.merge(rows) if policy.merge else rows).withColumn("day", F.expr(policy.day))
-    files = max(1, sum(entry.bytes for entry in entries) // _LARGE_BYTES)
-    ordered = merged.repartitionByRange(int(files), *policy.order) if files > 1 else merged.coalesce(1)
-    folder = lake.folder(f"{table}-{entries[0].day}")
-    lake.write(ordered.sortWithinPartitions("day", *policy.order), folder, "day")
-    span = min(entry.first for entry in entries), max(entry.last for entry in entries)
-    staged = lake.stage(table, folder, span)
-    lake.commit(manifest, with_staged(manifest, [staged], without={table: {entry.path for entry in entries}}))
+def _small_files(files: Sequence[DataFile]) -> dict[str, list[DataFile]]:
+    found: dict[str, list[DataFile]] = {}
+    for file in sorted(files, key=lambda one: one.first):
+        if file.size < _LARGE_BYTES:
+            found.setdefault(file.day, []).append(file)
+    return found
+
+
+def _groups(files: Sequence[DataFile]) -> list[tuple[DataFile, ...]]:
+    """Groups of two or more files, each of a size that fits a task's memory."""
+    groups: list[list[DataFile]] = []
+    size = _LARGE_BYTES
+    for file in files:
+        if size + file.size > _LARGE_BYTES:
+            groups.append([])
+            size = 0
+        groups[-1].append(file)
+        size += file.size
+    return [tuple(group) for group in groups if len(group) > 1]
+
+
+def _rewrite(one: _Rewrite, storage: Storage) -> DataFile:
+    rows = pa.concat_tables([storage.read_table(f"{one.table.name}/{file.path}", one.table.schema) for file in one.files])
+    merged = one.policy.merge(rows) if one.policy.merge else rows
+    ordered = merged.sort_by([(name, "ascending") for name in one.policy.order])
+    return write_file(storage, one.table, one.files[0].day, ordered, _PREFIX)

@@ -1,44 +1,44 @@
 """The pipeline as a process: micro-batches, maintenance of the lake between them, and the pipeline's status.
 
-Spark's checkpoint holds the position in the streams, the lake's manifest the completed batches; results are published after that.
-The driver may therefore die at any moment: the batch is repeated, or found in the manifest, and its results are published again.
+The lake's tables hold the positions in the streams and the completed batches; results are published after that. The driver may
+therefore die at any moment: the batch is repeated or completed, and its results are published again.
 """
 
 import fcntl
-import json
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
-from typing import Any
-
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from pathlib import Path
 
 from postroad.api.insights import SourceProgress
 from postroad.api.reports import reports
 from postroad.contracts.contract import VERSION
 from postroad.contracts.pipeline_status import PIPELINE_PROGRESS, PipelineProgress
 from postroad.kernel.clock import rfc3339
+from postroad.pipeline.backfill import rebuild_rollups
+from postroad.pipeline.batch_plan import plan_tasks, unread
 from postroad.pipeline.compaction import compact
-from postroad.pipeline.files import LocalFiles
 from postroad.pipeline.ingest import SOURCES, BatchResult, Ingest
-from postroad.pipeline.jetstream import Engine, JetStreamError
+from postroad.pipeline.jetstream import Engine
 from postroad.pipeline.job_archive import JobArchive
 from postroad.pipeline.job_names import job_names
-from postroad.pipeline.lake import Counts, Lake, Manifest, day_span, of_days, with_staged
-from postroad.pipeline.measures import measures
-from postroad.pipeline.report_publisher import AffectedRange, ReportPublisher
+from postroad.pipeline.lake import Counts, Lake, day_span
+from postroad.pipeline.messages import contract_message
+from postroad.pipeline.migration import migrate
+from postroad.pipeline.report_publisher import NOTHING, AffectedRange, ReportPublisher, affected_by
 from postroad.pipeline.retention import drop_old_days
-from postroad.pipeline.rollups import ROLLUPS
-from postroad.pipeline.schemas import events_schema
 from postroad.pipeline.spark_session import silence_errors
 from postroad.pipeline.tables import table_policies
+from postroad.pipeline.trigger import Trigger
+from spark_jetstream.api import StreamInfo
+from spark_jetstream.plan import SequenceRange
 
 _MESSAGES_MAX = 20_000  # frames per stream and batch, each with up to a thousand events
 _MAINTENANCE_SECONDS = 300.0
+_STOP_SECONDS = 5.0
 _HOUR_MS = 3_600_000
 
 
@@ -74,10 +74,12 @@ class BatchProgress:
 class PipelineConfig:
     jobs: Collection[str] = field(default_factory=job_names)
     period_seconds: float = 10.0
+    quiet_seconds: float = 60.0
     bronze_days: int = 30
     days: int = 400
     messages_max: int = _MESSAGES_MAX
     on_progress: Callable[[BatchProgress], None] = field(default=lambda _: None)
+    on_migrated: Callable[[str], None] = field(default=lambda _: None)
     now: Callable[[], datetime] = field(default=lambda: datetime.now(UTC))
 
     def has(self, job: str) -> bool:
@@ -95,134 +97,165 @@ class LakeBusy(Exception):
 class Pipeline:
     def __init__(self, lake: Lake, engine: Engine, config: PipelineConfig) -> None:
         self._lake, self._engine, self._config = lake, engine, config
-        self._ingest = Ingest(lake)
+        self._ingest = Ingest(lake, engine.options)
         self._publisher = ReportPublisher(lake, engine, config.report_names, has_cleanups=config.has("sessions"))
         self._tables = table_policies(config.bronze_days, config.days)
         self._archive = JobArchive(lake)
+        self._trigger = Trigger(config.period_seconds, config.quiet_seconds)
         self._maintenance_due = time.monotonic() + _MAINTENANCE_SECONDS
-        self._is_once = False
 
     def run(self, stop: threading.Event) -> None:
-        """Run a batch in every period until `stop` is set. Raises the exception that ended the query, or LakeBusy."""
-        with lake_lock(self._lake):
-            self._publisher.resume(self._lake.manifest())
-            query = self._stream().trigger(processingTime=f"{self._config.period_seconds} seconds").start()
+        """Run a batch in every period in which events arrive, until `stop` is set; a batch that runs then is interrupted, and
+        completed at the next start. Raises LakeBusy, OtherWriter, JetStreamError."""
+        failures: list[BaseException] = []
+
+        def work() -> None:
             try:
-                while not stop.wait(0.2):
-                    if not query.isActive:
-                        query.awaitTermination()  # raises the cause
-                        raise RuntimeError("the query ended without an error")
+                self._run_until(stop)
+            except BaseException as problem:
+                if not stop.is_set():
+                    failures.append(problem)
             finally:
-                silence_errors(self._lake.spark)  # an interrupted batch prints errors, and is repeated
-                query.stop()
+                stop.set()
+
+        with lake_lock(self._lake):
+            worker = threading.Thread(target=work, name="pipeline", daemon=True)
+            worker.start()
+            stop.wait()
+            if failures:
+                raise failures[0]
+            silence_errors(self._lake.spark)
+            self._lake.spark.sparkContext.cancelAllJobs()
+            worker.join(_STOP_SECONDS)
+
+    def _run_until(self, stop: threading.Event) -> None:
+        self._open()
+        while not stop.is_set():
+            self._run_due_batch()
+            if time.monotonic() >= self._maintenance_due:
+                self._maintain()
+                self._maintenance_due = time.monotonic() + _MAINTENANCE_SECONDS
+            stop.wait(self._trigger.pause)
 
     def run_once(self) -> None:
-        """Process everything available, publish all results, and return. Raises LakeBusy."""
-        self._is_once = True
+        """Process everything available, publish all results, and return. Raises LakeBusy, OtherWriter, JetStreamError."""
         with lake_lock(self._lake):
-            self._publisher.resume(self._lake.manifest())
-            query = self._stream().trigger(availableNow=True).start()
-            query.awaitTermination()
-            self._publisher.publish_deferred(self._lake.manifest(), self._config.now())
+            self._open()
+            end = self._engine.streams(SOURCES)
+            while ranges := unread(end, self._lake.position):
+                self._run_batch(end, ranges, is_last=False)
+            self._publisher.publish(self._lake.batch, NOTHING, self._config.now(), everything=True)
             self._maintain()
 
-    def _stream(self) -> Any:
-        frame = self._engine.read_stream(self._lake.spark, SOURCES, messages_max=self._config.messages_max)
-        writer = frame.writeStream.foreachBatch(self._process).option("checkpointLocation", self._lake.checkpoint)
-        return writer.queryName("postroad")
+    def migrate(self) -> bool:
+        """Convert a lake of the former format; returns false if there is none. Raises LakeBusy, LakeBroken."""
+        with lake_lock(self._lake):
+            return self._migrate()
 
-    def _process(self, frame: DataFrame, batch: int) -> None:
+    def _migrate(self) -> bool:
+        is_migrated = migrate(self._lake, self._config.on_migrated)
+        if is_migrated:  # the last results of the former version may not have been published
+            days = sorted({file.day for file in self._lake.files("rollups")})[-2:]
+            self._publisher.defer(affected_by(self._lake.read_rollups(self._lake.table("rollups").files_of_days(days))))
+        return is_migrated
+
+    def _open(self) -> None:
+        """Complete what an earlier driver has left."""
+        self._migrate()
+        self._publisher.resume()
+        result = self._ingest.resume()
+        if result is not None:
+            self._publisher.defer(affected_by(result.measures))
+            self._report_progress(result, time.monotonic())
+
+    def run_batch(self) -> None:
+        """Process what is available, up to the limit of a batch, and publish all reports that it affects."""
+        infos = self._engine.streams(SOURCES)
+        self._run_batch(infos, unread(infos, self._lake.position), is_last=False)
+        self._publisher.publish(self._lake.batch, NOTHING, self._config.now(), everything=True)
+
+    def _run_due_batch(self) -> None:
+        infos = self._engine.streams(SOURCES)
+        ranges = unread(infos, self._lake.position)
+        now = time.monotonic()
+        if self._trigger.is_due({name: len(one) for name, one in ranges.items()}, now):
+            result = self._run_batch(infos, ranges, is_last=True)
+            self._trigger.ran(
+                now, is_quiet=result.is_quiet, has_more=any(len(one) > self._config.messages_max for one in ranges.values())
+            )
+        elif self._publisher.has_deferred:
+            self._publisher.publish(self._lake.batch, NOTHING, self._config.now())
+
+    def _run_batch(self, infos: Mapping[str, StreamInfo], ranges: Mapping[str, SequenceRange], *, is_last: bool) -> BatchResult:
+        """`is_last`: publish its results now."""
         begun = time.monotonic()
-        result = self._ingest.write(frame, self._checkpoint_id(), batch)
-        affected = self._publisher.affected(result.manifest, result.batch)
-        if self._is_once:  # results are published once, at the end
-            self._publisher.defer(affected)
+        self._engine.sync()
+        cores = self._lake.spark.sparkContext.defaultParallelism
+        result = self._ingest.write(plan_tasks(ranges, infos, self._config.messages_max, cores))
+        affected = affected_by(result.measures)
+        if is_last:
+            self._publisher.publish(result.batch, affected, self._config.now())
         else:
-            self._publisher.publish(result.manifest, result.batch, affected, self._config.now())
+            self._publisher.defer(affected)
         self._report_progress(result, begun)
-        if not self._is_once and time.monotonic() >= self._maintenance_due:
-            self._maintain()
-            self._maintenance_due = time.monotonic() + _MAINTENANCE_SECONDS
-
-    def _checkpoint_id(self) -> str:
-        """Spark's id of the checkpoint, which survives a restart."""
-        text = self._lake.files.read("checkpoint/metadata")
-        return str(json.loads(text)["id"]) if text else ""
+        return result
 
     def _report_progress(self, result: BatchResult, begun: float) -> None:
-        positions = result.manifest.positions
-        lag = lags(self._engine, positions)
+        positions, lag = self._positions()
         seconds = time.monotonic() - begun
-        progress = BatchProgress(result.batch, result.counts, result.manifest.counts, positions, lag, seconds, result.to_silver)
+        progress = BatchProgress(result.batch, result.counts, self._lake.counts(), positions, lag, seconds, result.to_silver)
         self._config.on_progress(progress)
         now = int(self._config.now().timestamp() * 1000)
-        body = progress_message(progress, now, self._config.period_seconds)
-        message_id = PIPELINE_PROGRESS.message_id_of(batch=result.batch, at_ms=now)
-        self._engine.publish(PIPELINE_PROGRESS.subject, body, message_id)
+        body = progress_message(progress, now, self._trigger.interval)
+        self._engine.publish([contract_message(PIPELINE_PROGRESS, body, batch=result.batch, at_ms=now)])
+
+    def _positions(self) -> tuple[dict[str, int], dict[str, int]]:
+        """By stream, the last sequence in the lake, and the number of messages after it."""
+        infos = self._engine.streams(SOURCES)
+        positions = {name: self._lake.position(name, info.created) for name, info in infos.items()}
+        return positions, {name: max(0, info.last - positions[name]) for name, info in infos.items()}
 
     def _maintain(self) -> None:
         now = self._config.now()
         if self._config.has("job_history"):
-            for day in self._archive.due_days(self._lake.manifest(), now):
+            for day in self._archive.due_days(now):
                 self._engine.write(self._archive.compute(day))
                 self._archive.mark_done(day)
         if self._config.has("compact"):
             compact(self._lake, self._tables, now.date())
             drop_old_days(self._lake, self._tables, now.date())
-            self._lake.sweep()
+            for name in self._lake.table_names:
+                self._lake.table(name).maintain()
 
     def backfill(self, days: Collection[date], echo: Callable[[str], None]) -> None:
-        """Recompute the reports of these days from the events, and publish them. Raises LakeBusy."""
+        """Recompute the reports of these days from the events, and publish them. Raises LakeBusy, OtherWriter."""
         with lake_lock(self._lake):
+            self._open()
             for day in sorted(days):
-                manifest = self._rebuild_rollups(day)
+                rebuild_rollups(self._lake, day.isoformat())
                 first, _ = day_span(day.isoformat())
                 hours = frozenset(first + number * _HOUR_MS for number in range(24))
-                tenants = self._tenants_of(manifest, day)
-                batch = max(manifest.batches.values(), default=0)
-                self._publisher.publish(manifest, batch, AffectedRange(tenants, hours), self._config.now(), everything=True)
+                affected = affected_by(self._lake.read_rollups(self._lake.table("rollups").files_of_days({day.isoformat()})))
+                self._publisher.publish(
+                    max(self._lake.batch, 0), AffectedRange(affected.tenants, hours), self._config.now(), everything=True
+                )
                 if self._config.has("job_history") and day < self._config.now().date():
                     self._engine.write(self._archive.compute(day))
-                echo(f"{day}: published reports of {len(tenants)} tenants")
-
-    def _rebuild_rollups(self, day: date) -> Manifest:
-        manifest, name = self._lake.manifest(), day.isoformat()
-        entries = of_days(manifest.entries("events"), {name})
-        old = {entry.path for entry in of_days(manifest.entries("rollups"), {name})}
-        if not entries:
-            return manifest
-        measured = measures(self._lake.read("events", events_schema(), entries))
-        folder = self._lake.folder(f"rollups-{name}")
-        self._lake.write(measured.withColumn("day", F.date_format("minute", "yyyy-MM-dd")).coalesce(1), folder, "day")
-        staged = self._lake.stage("rollups", folder, day_span(name))
-        return self._lake.commit(manifest, with_staged(manifest, [staged], without={"rollups": old}))
-
-    def _tenants_of(self, manifest: Manifest, day: date) -> frozenset[str]:
-        entries = of_days(manifest.entries("rollups"), {day.isoformat()})
-        rows = self._lake.read("rollups", ROLLUPS, entries).select("tenant").distinct().collect()
-        return frozenset(row["tenant"] for row in rows)
+                echo(f"{day}: published reports of {len(affected.tenants)} tenants")
 
 
 @contextmanager
 def lake_lock(lake: Lake) -> Iterator[None]:
-    """Exclude other pipelines of this machine; those of other machines are detected by their manifests. Raises LakeBusy."""
-    if not isinstance(lake.files, LocalFiles):
+    """Exclude other pipelines of this machine; those of other machines are detected by their commits. Raises LakeBusy."""
+    if not lake.storage.is_local:
         yield
         return
-    with (lake.files.root / "lock").open("w") as lock:
+    with (Path(lake.storage.root) / "lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as exc:
             raise LakeBusy(f"another pipeline uses {lake.root}: stop it first") from exc
         yield
-
-
-def lags(engine: Engine, positions: dict[str, int]) -> dict[str, int]:
-    try:
-        last = engine.last_sequences(SOURCES)
-    except JetStreamError:
-        return {}
-    return {stream: max(0, sequence - positions.get(stream, 0)) for stream, sequence in last.items()}
 
 
 def progress_message(progress: BatchProgress, now: int, period_seconds: float) -> PipelineProgress:
@@ -243,7 +276,7 @@ def progress_message(progress: BatchProgress, now: int, period_seconds: float) -
         rows=streams,
         events=progress.counts.events,
         seconds=round(progress.seconds, 3),
-        quarantined=progress.totals.quarantined,
+        quarantined=dict(progress.totals.quarantined),
         late=progress.totals.late,
         duplicates=progress.totals.duplicates,
     )

@@ -21,6 +21,17 @@ from postroad.pipeline.schemas import event_columns
 from postroad.registry import event_types
 from postroad.telemetry.frames import FRAME_VERSION
 
+FAULTS = (
+    "unknown-frame",
+    "not-json",
+    "no-event",
+    "unknown-event",
+    "unknown-version",
+    "missing-field",
+    "bad-field",
+    "wrong-tenant",
+    "bad-time",
+)
 _LINES_AT_ONCE = 10_000
 _RAW_CHARS_MAX = 65_536
 _EARLIEST = datetime(2020, 1, 1, tzinfo=UTC)

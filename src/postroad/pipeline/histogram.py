@@ -1,13 +1,13 @@
 """A histogram of numbers: exact to 127, then 64 buckets per doubling, so that a percentile is accurate to 0.8 %.
 
-The functions in Python and the expressions in Spark give the same bucket. That of a number from 128 up consists of the number of
+The functions of numbers and those of arrays give the same bucket. That of a number from 128 up consists of the number of
 doublings above 64 and the first seven bits of the number: `doublings * 64 + (number >> doublings)`.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
-from pyspark.sql import Column
-from pyspark.sql import functions as F
+import numpy as np
 
 EXACT = 128  # below this a number is its own bucket
 PER_DOUBLING = 64
@@ -46,26 +46,23 @@ def percentile(counts: Mapping[int, int], percent: int) -> int | None:
     return None
 
 
-def bucket_column(number: Column) -> Column:
-    """`bucket_of` as an expression: int. A negative number, the result of clocks that disagree, counts as 0."""
-    # Spark cannot count bits. Next to a power of two the logarithm may be off by one, but both values give the same bucket.
-    doublings = F.floor(F.log2(number)).cast("int") - (PER_DOUBLING.bit_length() - 1)
-    coarse = doublings * PER_DOUBLING + F.call_function("shiftright", number, doublings).cast("int")
-    return F.when(number < EXACT, F.greatest(number, F.lit(0)).cast("int")).otherwise(coarse)
+def buckets_of(numbers: Any) -> Any:
+    """`bucket_of` of an array of numbers that are not negative."""
+    _, bits = np.frexp(numbers.astype(np.float64))
+    # A float has 53 bits: a larger number may have been rounded up to the next power of two.
+    bits = bits - (np.right_shift(numbers, np.clip(bits - 1, 0, 62)) == 0)
+    doublings = np.clip(bits - PER_DOUBLING.bit_length(), 0, 62).astype(np.int64)
+    return np.where(numbers < EXACT, numbers, doublings * PER_DOUBLING + np.right_shift(numbers, doublings)).astype(np.int32)
 
 
-def value_column(bucket: Column) -> Column:
-    """`value_of` as an expression: long."""
-    doublings = F.floor(bucket / PER_DOUBLING).cast("int") - 1
-    first = _shifted_left((bucket % PER_DOUBLING + PER_DOUBLING).cast("long"), doublings)
-    return F.when(bucket < EXACT, bucket.cast("long")).otherwise(first + _shifted_left(F.lit(1).cast("long"), doublings - 1))
+def values_of(buckets: Any) -> Any:
+    """`value_of` of an array of buckets."""
+    buckets = buckets.astype(np.int64)
+    doublings = np.maximum(buckets // PER_DOUBLING - 1, 1)
+    middle = np.left_shift(buckets % PER_DOUBLING + PER_DOUBLING, doublings) + np.left_shift(np.int64(1), doublings - 1)
+    return np.where(buckets < EXACT, buckets, middle)
 
 
-def rank_column(percent: int, count: Column) -> Column:
-    """`rank_of` as an expression: long."""
-    return F.greatest(F.lit(1), F.ceil(count * percent / 100)).cast("long")
-
-
-def _shifted_left(number: Column, by: Column) -> Column:
-    """PySpark's own function shifts by literals only."""
-    return F.call_function("shiftleft", number, by)
+def ranks_of(percent: int, counts: Any) -> Any:
+    """`rank_of` of an array of counts."""
+    return np.maximum(1, -(-counts * percent // 100))

@@ -1,171 +1,167 @@
-"""Writes a micro-batch to the lake: stored messages, their events, and the rollups of these, atomically.
+"""Writes a batch to the lake: stored messages, their events, and the rollups of these, each exactly once (decision 0058).
 
-The folders of a batch are written first; one manifest then adds all of them. A batch that is in the manifest is complete, so that
-it counts once even if the driver dies (decision 0021).
+A batch is one Spark job. Its tasks write files; the driver then commits them, table by table. The commits carry the number of the
+batch, so that a batch that was interrupted between two of them is completed without repeating any.
 """
 
 import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
-from msgspec.structs import replace
-from pyspark.sql import DataFrame, Observation
-from pyspark.sql import functions as F
+import pyarrow as pa  # type: ignore[import-untyped]
 
 from postroad.pipeline import session_states
-from postroad.pipeline.events import BAD, EVENT, audit_entries, parsed_lines, without_duplicates
-from postroad.pipeline.lake import Counts, Entry, Lake, Manifest, Staged, with_staged
-from postroad.pipeline.measures import measures
-from postroad.pipeline.schemas import BRONZE, QUARANTINE, events_schema
+from postroad.pipeline.delta_table import DataFile, batch_prefix, write_file
+from postroad.pipeline.ingest_task import (
+    AUDIT_STREAM,
+    EventsFile,
+    MessageRange,
+    Place,
+    TaskContext,
+    TaskResult,
+    by_day,
+    find_events,
+    ingest_ranges,
+    ingest_stored,
+    rewrite_without,
+)
+from postroad.pipeline.known_events import KnownEvents
+from postroad.pipeline.lake import BATCH, Counts, Lake, position_key
+from postroad.pipeline.rollups import NO_MEASURES, merge, stored_rollups
+from postroad.telemetry.frames import STREAMS
 
-_REPEATED_MS = 120_000  # an ack that is repeated after a lost response repeats its event with a new time
+SOURCES = (*STREAMS, AUDIT_STREAM)
 
-SOURCES = ("JOBS", "TELEMETRY", "AUDIT")
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
 class BatchResult:
-    """A batch in the lake. `is_new` is false if it was complete before; `to_silver` is the seconds until events were written."""
+    """A batch in the lake, with its rollups (`MEASURES`); `to_silver` is the seconds until its events were written."""
 
-    manifest: Manifest
     batch: int
     counts: Counts
-    is_new: bool
-    to_silver: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Written:
-    staged: list[Staged]
-    counts: Counts
-    silver_at: float = 0.0
+    measures: Any
+    to_silver: float
+    is_quiet: bool  # its events are only samples
 
 
 class Ingest:
-    def __init__(self, lake: Lake) -> None:
-        self._lake = lake
+    def __init__(self, lake: Lake, options: Mapping[str, str]) -> None:
+        self._lake, self._options = lake, options
+        self._known = KnownEvents(lake)
 
-    def write(self, frame: DataFrame, checkpoint: str, batch: int) -> BatchResult:
-        """Write the batch with this number of the checkpoint with this id. Raises OtherWriter."""
+    def write(self, tasks: Sequence[Sequence[MessageRange]]) -> BatchResult:
+        """Write the next batch: the messages of these ranges, by task. Raises OtherWriter."""
         begun = time.monotonic()
-        manifest = self._lake.manifest()
-        if manifest.has(checkpoint, batch):
-            return BatchResult(manifest, batch, Counts(), is_new=False)
-        folder = self._lake.folder(f"b{batch:08d}")
-        seen = self._store(frame, folder, manifest.positions, batch)
-        positions = {**manifest.positions, **{stream: last for stream in SOURCES if (last := seen[stream]) is not None}}
-        done = replace(manifest, batches={**manifest.batches, checkpoint: batch}, positions=positions)
-        counts = Counts(messages=seen["messages"])
-        staged: list[Staged] = []
-        silver_at = begun
-        if counts.messages:
-            staged.append(self._lake.stage("bronze", f"{folder}/bronze", _span(seen), batch))
-            written = self._refine(folder, manifest, seen, batch)
-            staged += written.staged
-            counts = counts.plus(written.counts)
-            silver_at = max(begun, written.silver_at)
-        after = replace(with_staged(done, staged), counts=manifest.counts.plus(counts))
-        return BatchResult(self._lake.commit(manifest, after), batch, counts, is_new=True, to_silver=silver_at - begun)
+        context = self._context(self._lake.begun_batch + 1)
+        results = self._run(partial(ingest_ranges, context=context), tasks)
+        last: dict[str, int] = {}
+        for one in (one for task in tasks for one in task):
+            key = position_key(one.stream, one.created)
+            last[key] = max(last.get(key, 0), one.last)
+        self._lake.table("bronze").commit(_files(results, "bronze"), transactions={BATCH: context.batch, **last})
+        return self._complete(context, results, begun)
 
-    def _store(self, frame: DataFrame, folder: str, positions: dict[str, int], batch: int) -> dict[str, Any]:
-        """Write the messages without those that are in the lake already: after a lost checkpoint they are read again."""
-        is_known = F.lit(False)
-        for stream, position in positions.items():
-            is_known = is_known | ((F.col("stream") == stream) & (F.col("sequence") <= position))
-        observed = Observation()
-        fresh = frame.where(~is_known).observe(
-            observed,
-            F.count(F.lit(1)).alias("messages"),
-            F.min("timestamp").alias("first"),
-            F.max("timestamp").alias("last"),
-            *(F.max(F.when(F.col("stream") == stream, F.col("sequence"))).alias(stream) for stream in SOURCES),
-        )
-        rows = fresh.withColumns({"batch_id": F.lit(batch).cast("long"), "day": F.date_format("timestamp", "yyyy-MM-dd")})
-        self._lake.write(rows, f"{folder}/bronze", "day")
-        return observed.get
+    def resume(self) -> BatchResult | None:
+        """Complete a batch that was interrupted after its messages were stored. Raises OtherWriter."""
+        batch = self._lake.begun_batch
+        if batch == self._lake.batch:
+            return None
+        begun, context = time.monotonic(), self._context(batch)
+        paths = [file.path for file in self._lake.files("bronze") if file.batch == batch]
+        return self._complete(context, self._run(partial(ingest_stored, context=context), paths), begun)
 
-    def _refine(self, folder: str, manifest: Manifest, seen: dict[str, Any], batch: int) -> _Written:
-        messages = self._lake.read_folder(f"{folder}/bronze", BRONZE)
-        staged: list[Staged] = []
-        if seen["AUDIT"] is not None:
-            self._lake.write(audit_entries(messages).coalesce(1), f"{folder}/audit", "day")
-            staged.append(self._lake.stage("audit", f"{folder}/audit", _span(seen), batch))
-        if seen["JOBS"] is None and seen["TELEMETRY"] is None:
-            return _Written(staged, Counts())
-        found = self._parse(messages, folder)
-        faults: dict[str, int] = {}
-        if found["bad"]:
-            faults = self._faults(f"{folder}/lines/state={BAD}")
-            staged.append(self._lake.stage("quarantine", f"{folder}/lines/state={BAD}", _span(seen), batch))
-        if not found["good"]:
-            return _Written(staged, Counts(quarantined=faults))
-        span = _span(found)
-        events_folder, duplicates = self._each_once(folder, found["good"], manifest.entries("events"), span)
+    def _context(self, batch: int) -> TaskContext:
+        return TaskContext(self._lake.storage, self._options, batch)
+
+    def _run(self, work: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
+        """One Spark job, with a task for each item."""
+        if not items:
+            return []
+        return list(self._lake.spark.sparkContext.parallelize(items, len(items)).map(work).collect())
+
+    def _complete(self, context: TaskContext, results: Sequence[TaskResult], begun: float) -> BatchResult:
+        written = [one for result in results for one in result.events]
+        found = sum(one.file.rows for one in written)
+        written = self._each_once(context, written)
         silver_at = time.monotonic()
-        if duplicates < found["good"]:
-            staged.append(self._lake.stage("events", events_folder, span, batch))
-            staged += self._write_rollups(folder, events_folder, span, batch, has_sessions=found["sessions"] > 0)
-        events = found["good"] - duplicates
-        counts = Counts(events=events, duplicates=duplicates, late=found["late"], quarantined=faults)
-        return _Written(staged, counts, silver_at)
-
-    def _parse(self, messages: DataFrame, folder: str) -> dict[str, Any]:
-        is_event = F.col("state") == EVENT
-        observed = Observation()
-        parsed = parsed_lines(messages).observe(
-            observed,
-            F.count_if(is_event).alias("good"),
-            F.count_if(~is_event).alias("bad"),
-            F.count_if("is_late").alias("late"),
-            F.count_if(is_event & F.col("event").startswith("session.")).alias("sessions"),
-            F.min(F.when(is_event, F.col("time"))).alias("first"),
-            F.max(F.when(is_event, F.col("time"))).alias("last"),
+        events = sum(one.file.rows for one in written)
+        faults: dict[str, int] = {}
+        for result in results:
+            for reason, count in result.faults.items():
+                faults[reason] = faults.get(reason, 0) + count
+        counts = Counts(
+            sum(result.messages for result in results), events, found - events, sum(result.late for result in results), faults
         )
-        ordered = parsed.sortWithinPartitions("state", "day", "event", "tenant")
-        self._lake.write(ordered, f"{folder}/lines", "state", "day")
-        return observed.get
+        measured = merge(pa.concat_tables([NO_MEASURES, *(one.measures for one in written)]))
+        for name in ("quarantine", "audit"):
+            self._commit(context, name, _files(results, name))
+        self._commit(context, "events", [one.file for one in written])
+        self._commit(context, "sessions", self._session_files(context, written))
+        totals = self._lake.counts().plus(counts).transactions()
+        rollups = self._lake.table("rollups")
+        stored = stored_rollups(measured, rollups.format.schema)
+        rollups.commit(
+            self._write_days(context, "rollups", by_day(stored, "minute")), transactions={BATCH: context.batch, **totals}
+        )
+        self._known.remember(written)
+        is_quiet = not any(result.active for result in results)
+        return BatchResult(context.batch, counts, measured, silver_at - begun, is_quiet)
 
-    def _faults(self, folder: str) -> dict[str, int]:
-        rows = self._lake.read_folder(folder, QUARANTINE).groupBy("fault").count().collect()
-        return {row["fault"]: row["count"] for row in rows}
+    def _commit(self, context: TaskContext, name: str, files: Sequence[DataFile]) -> None:
+        table = self._lake.table(name)
+        done = table.transaction(BATCH)
+        if files and (done is None or done < context.batch):
+            table.commit(files, transactions={BATCH: context.batch})
 
-    def _each_once(self, folder: str, count: int, known: list[Entry], span: tuple[int, int]) -> tuple[str, int]:
-        """The folder with each event once, and the number of duplicates. Nearly always there are none, and the folder of the
-        parsed lines is that of the table."""
-        written = f"{folder}/lines/state={EVENT}"
-        events = self._lake.read_folder(written, events_schema())
-        first, last = span[0] - _REPEATED_MS, span[1]
-        seen = self._lake.read("events", events_schema(), [entry for entry in known if entry.overlaps(first, last)])
-        seen = seen.where(F.col("time").between(F.timestamp_millis(F.lit(first)), F.timestamp_millis(F.lit(last))))
-        ids = events.select(F.xxhash64("event_id").alias("id")).union(seen.select(F.xxhash64("event_id")))
-        if not ids.groupBy("id").count().where("count > 1").limit(1).count():  # numbers are grouped faster than texts
-            return written, 0
-        observed = Observation()
-        left = without_duplicates(events, seen).withColumn("day", F.date_format("time", "yyyy-MM-dd"))
-        left = left.observe(observed, F.count(F.lit(1)).alias("left"))
-        self._lake.write(left.sortWithinPartitions("day", "event", "tenant"), f"{folder}/events", "day")
-        return f"{folder}/events", count - int(observed.get["left"])
+    def _session_files(self, context: TaskContext, written: Sequence[EventsFile]) -> list[DataFile]:
+        states = session_states.merge(pa.concat_tables([one.states for one in written])) if written else None
+        if states is None or not len(states):
+            return []
+        times = pa.array(states.column("last_at").to_pylist(), pa.timestamp("ms", tz="UTC"))
+        days = by_day(states.append_column("at", times), "at")
+        return self._write_days(context, "sessions", ((day, rows.drop_columns(["at"])) for day, rows in days))
 
-    def _write_rollups(
-        self, folder: str, events_folder: str, span: tuple[int, int], batch: int, *, has_sessions: bool
-    ) -> list[Staged]:
-        events = self._lake.read_folder(events_folder, events_schema())
-        rollups = measures(events).withColumn("day", F.date_format("minute", "yyyy-MM-dd"))
-        self._lake.write(rollups.coalesce(1), f"{folder}/rollups", "day")
-        minute = (span[0] - span[0] % 60_000, span[1])  # a rollup has the start of its minute
-        staged = [self._lake.stage("rollups", f"{folder}/rollups", minute, batch)]
-        if has_sessions:
-            states = session_states.states(events).withColumn("day", F.date_format(F.timestamp_millis("last_at"), "yyyy-MM-dd"))
-            self._lake.write(states.coalesce(1), f"{folder}/sessions", "day")
-            staged.append(self._lake.stage("sessions", f"{folder}/sessions", span, batch))
-        return staged
+    def _write_days(self, context: TaskContext, name: str, days: Iterable[tuple[str, Any]]) -> list[DataFile]:
+        table = self._lake.table(name).format
+        return [write_file(context.storage, table, day, rows, batch_prefix(context.batch)) for day, rows in days]
+
+    def _each_once(self, context: TaskContext, written: list[EventsFile]) -> list[EventsFile]:
+        """The files with each event once, as first stored. Nearly always they are those that were written."""
+        hashes, known = self._known.candidates(written, context.batch)
+        if not len(hashes):
+            return written
+        paths = [one.file.path for one in written]
+        found = self._run(partial(find_events, context=context, hashes=hashes), [*paths, *known])
+        dropped = duplicates([one for some in found for one in some], set(known))
+        kept = [one for one in written if one.file.path not in dropped]
+        again = self._run(
+            partial(_rewrite, context=context),
+            [(one.file, dropped[one.file.path]) for one in written if one.file.path in dropped],
+        )
+        return [*kept, *(one for one in again if one is not None)]
 
 
-def _span(seen: dict[str, Any]) -> tuple[int, int]:
-    return _millis(seen["first"]), _millis(seen["last"]) + 1
+def _rewrite(item: tuple[DataFile, list[Place]], context: TaskContext) -> EventsFile | None:
+    return rewrite_without(item[0], context, item[1])
 
 
-def _millis(at: datetime) -> int:
-    """Spark returns naive times in the local zone."""
-    return int((at if at.tzinfo else at.astimezone(UTC)).timestamp() * 1000)
+def _files(results: Sequence[TaskResult], name: str) -> list[DataFile]:
+    return [file for result in results for file in result.files.get(name, ())]
+
+
+def duplicates(found: Sequence[tuple[str, Place, str]], known: set[str]) -> dict[str, list[Place]]:
+    """By file, the places of events to drop: of those with one id the first that was stored is kept, if no known file has it."""
+    by_id: dict[str, list[tuple[Place, str]]] = {}
+    for event_id, place, path in found:
+        by_id.setdefault(event_id, []).append((place, path))
+    dropped: dict[str, list[Place]] = {}
+    for places in by_id.values():
+        new = sorted(one for one in places if one[1] not in known)
+        for place, path in new if len(new) < len(places) else new[1:]:
+            dropped.setdefault(path, []).append(place)
+    return dropped

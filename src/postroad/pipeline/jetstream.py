@@ -1,23 +1,22 @@
-"""The pipeline's access to JetStream: connection options, streams as Spark tables, publishing."""
+"""The pipeline's access to JetStream: connection options, the state of streams, publishing."""
 
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
+from postroad.pipeline.messages import OutgoingMessage
 from postroad.settings import Settings
-from spark_jetstream.api import JetStreamApi
+from spark_jetstream.api import JetStreamApi, StreamInfo
 from spark_jetstream.client import Client
-from spark_jetstream.errors import JetStreamError
+from spark_jetstream.errors import JetStreamError, Rejected
 from spark_jetstream.filesystem_sync import sync_filesystem
 from spark_jetstream.options import write_options
 from spark_jetstream.protocol import encode_headers
 from spark_jetstream.publisher import Message, Publisher
 from spark_jetstream.writer import header_lines
-
-_MESSAGES_PER_PARTITION = 1_000
 
 
 def engine_options(settings: Settings) -> dict[str, str]:
@@ -47,56 +46,47 @@ class Engine:
     options: Mapping[str, str]
     sync_directory: str | None = None
 
-    def read_stream(self, spark: SparkSession, streams: Iterable[str], *, messages_max: int) -> DataFrame:
-        """All messages of these streams as one streaming table, without those that retention has removed."""
-        sync = {} if self.sync_directory is None else {"syncDirectory": self.sync_directory}
-        frames = [
-            spark.readStream.format("jetstream")
-            .options(
-                **self.options,
-                **sync,
-                stream=stream,
-                startingPosition="earliest",
-                failOnDataLoss="false",
-                maxMessagesPerTrigger=str(messages_max),
-                messagesPerPartition=str(_MESSAGES_PER_PARTITION),
-            )
-            .load()
-            for stream in streams
-        ]
-        [together, *others] = frames
-        for frame in others:
-            together = together.unionByName(frame)
-        return together
-
     def write(self, messages: DataFrame) -> None:
         """Publish rows of `subject message_id data`. The engine stores each message id once within its duplicate window."""
+        spark: Any = messages.sparkSession
+        spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)  # Spark looks for the sink in it; a new thread has none
         messages.write.format("jetstream").options(**self.options).mode("append").save()
         self._sync()
 
-    def publish(self, subject: str, body: msgspec.Struct, message_id: str) -> None:
-        """Publish one message. Raises JetStreamError."""
+    def publish(self, messages: Sequence[OutgoingMessage]) -> None:
+        """Publish messages. The engine stores each message id once within its duplicate window. Raises JetStreamError."""
+        if not messages:
+            return
         options = write_options(self.options)
         with Client(options.connection) as client:
-            headers = encode_headers(header_lines(None, message_id, None))
-            message = Message(subject.encode(), headers, msgspec.json.encode(body))
-            Publisher(client, 1).publish([message])
+            Publisher(client, options.max_pending).publish(
+                Message(one.subject.encode(), encode_headers(header_lines(None, one.message_id, None)), one.data)
+                for one in messages
+            )
         self._sync()
 
     def _sync(self) -> None:
         if self.sync_directory is not None:
             sync_filesystem(self.sync_directory)
 
-    def last_sequences(self, streams: Iterable[str]) -> dict[str, int]:
-        """Raises JetStreamError if the engine cannot be reached, or a stream does not exist."""
+    def streams(self, names: Iterable[str]) -> dict[str, StreamInfo]:
+        """The streams that exist. Raises JetStreamError if the engine cannot be reached."""
         connection = write_options(self.options).connection
 
-        def read(client: Client) -> dict[str, int]:
+        def read(client: Client) -> dict[str, StreamInfo]:
             api = JetStreamApi(client, connection.api_prefix)
-            return {stream: api.stream_info(stream).last for stream in streams}
+            found = {}
+            for name in names:
+                with contextlib.suppress(Rejected):
+                    found[name] = api.stream_info(name)
+            return found
 
         with Client(connection) as client:
             return client.with_retries(read)
+
+    def sync(self) -> None:
+        """Make sure that the messages which the streams have now are not lost any more: the lake keeps their positions."""
+        self._sync()
 
 
 __all__ = ["Engine", "JetStreamError", "engine_options", "open_engine"]

@@ -1,9 +1,12 @@
 """The job archive: for each completed day the jobs that ended on it, in the lake and as messages to the service."""
 
+from collections.abc import Iterator
+from dataclasses import asdict
 from datetime import UTC, date, datetime, timedelta
+from typing import Any
 
 import msgspec
-from msgspec.structs import replace
+import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql import types as spark
@@ -11,44 +14,60 @@ from pyspark.sql import types as spark
 from postroad.api.jobs import Job
 from postroad.contracts.archived_jobs import ARCHIVED_JOBS, JOBS_MAX
 from postroad.contracts.contract import VERSION
+from postroad.pipeline.delta_table import DataFile, write_file
 from postroad.pipeline.ended_jobs import ENDED, ended_jobs
-from postroad.pipeline.lake import Lake, Manifest, day_span, with_staged
+from postroad.pipeline.lake import Lake
 from postroad.pipeline.messages import contract_messages
 from postroad.pipeline.schemas import events_schema
+from postroad.pipeline.storage import as_schema
 from postroad.pipeline.timestamps import rfc3339_column
 
 TABLE = "job_history"
+DONE = "archived-day"  # the application whose version is the last day that was archived
 
 
 class JobArchive:
     def __init__(self, lake: Lake, look_back_days: int = 30) -> None:
         self._lake, self._look_back_days = lake, look_back_days
 
-    def due_days(self, manifest: Manifest, now: datetime) -> list[date]:
+    def due_days(self, now: datetime) -> list[date]:
         """Days to archive, oldest first: they ended an hour ago or more, have events, and were not archived yet. A job cannot end
         on a day without events, because nothing ran."""
         last = (now - timedelta(hours=1)).astimezone(UTC).date() - timedelta(days=1)
-        done = manifest.done.get(TABLE, "")
-        known = sorted({entry.day for entry in manifest.entries("events")})
-        return [date.fromisoformat(day) for day in known if done < day <= last.isoformat()]
+        done = self._lake.table(TABLE).transaction(DONE)
+        known = sorted({date.fromisoformat(file.day) for file in self._lake.files("events")})
+        return [day for day in known if (done is None or done < day.toordinal()) and day <= last]
 
     def compute(self, ended: date) -> DataFrame:
-        """Write the jobs that ended on this day to the lake, and return them as messages."""
-        manifest, day = self._lake.manifest(), ended.isoformat()
+        """Write the jobs that ended on this day to the lake, and return them as messages. Raises OtherWriter."""
+        table, day = self._lake.table(TABLE), ended.isoformat()
         since = (ended - timedelta(days=self._look_back_days)).isoformat()
-        entries = [entry for entry in manifest.entries("events") if since <= entry.day]
-        events = self._lake.read("events", events_schema(), entries).where(F.col("stream") == "JOBS")
-        folder = self._lake.folder(f"{TABLE}-{day}")
-        self._lake.write(ended_jobs(events, ended).withColumn("day", F.col("ended_day")).coalesce(2), folder, "day")
-        staged = self._lake.stage(TABLE, folder, day_span(day))
-        old = {entry.path for entry in manifest.entries(TABLE) if entry.day == day}
-        self._lake.commit(manifest, with_staged(manifest, [staged], without={TABLE: old}))
-        return archive_messages(self._lake.read(TABLE, ENDED, staged.entries), ended, day)
+        files = [file for file in self._lake.files("events") if since <= file.day]
+        events = self._lake.frame("events", events_schema(), files).where(F.col("stream") == "JOBS")
+        old = table.files_of_days({day})
+        written = self._write(ended_jobs(events, ended), day)
+        if old or written:
+            table.commit(written, old)
+        return archive_messages(self._lake.frame(TABLE, ENDED, written), ended, day)
+
+    def _write(self, jobs: DataFrame, day: str) -> list[DataFile]:
+        """Executors write the files, and return their names and statistics."""
+        table, storage = self._lake.table(TABLE).format, self._lake.storage
+
+        def write(batches: Iterator[Any]) -> Iterator[Any]:
+            rows = [batch for batch in batches if len(batch)]
+            if rows:
+                file = write_file(storage, table, day, as_schema(pa.Table.from_batches(rows), table.schema), "jobs")
+                yield pa.RecordBatch.from_pylist([asdict(file)])
+
+        fields = "path string, day string, size long, rows long, first long, last long"
+        return [DataFile(**row.asDict()) for row in jobs.mapInArrow(write, fields).collect()]
 
     def mark_done(self, ended: date) -> None:
-        manifest = self._lake.manifest()
-        if manifest.done.get(TABLE, "") < ended.isoformat():
-            self._lake.commit(manifest, replace(manifest, done={**manifest.done, TABLE: ended.isoformat()}))
+        table = self._lake.table(TABLE)
+        done = table.transaction(DONE)
+        if done is None or done < ended.toordinal():
+            table.commit(transactions={DONE: ended.toordinal()})
 
 
 def archive_messages(jobs: DataFrame, ended_day: date, batch: int | str, jobs_max: int = JOBS_MAX) -> DataFrame:

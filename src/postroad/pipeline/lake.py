@@ -1,51 +1,38 @@
-"""The lake: tables of Parquet files, and manifests that list the current files (decision 0021).
+"""The lake: Delta tables, and the state of the pipeline in them (decision 0058).
 
-`manifest/<version>.json` lists the folders of every table. A batch writes new folders; a new manifest then adds them to all
-tables at once. A batch that is in the manifest is not repeated. Readers open the folders of the newest manifest, so they never
-see a part of a batch or an incomplete file.
+Each commit of a batch records its number as an application transaction of the table. `bronze` is committed first, with the
+positions in the streams, and `rollups` last, with the totals: a batch that `rollups` has is complete. A batch that only some
+tables have is completed from its messages in `bronze`, before the next one.
 """
 
-import time
-import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import date
+from typing import Any
 
-import msgspec
-from msgspec.structs import replace
+import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as spark_types
 
-from postroad.pipeline.files import FileExists, Files, files_at
+from postroad.pipeline.delta_table import DataFile, LakeBroken, LakeTable, OtherWriter
+from postroad.pipeline.frame_parser import FAULTS
+from postroad.pipeline.rollups import loaded_rollups
+from postroad.pipeline.storage import storage_at
+from postroad.pipeline.tables import table_formats
 
-_MANIFESTS = "manifest"
-_DATA = "data"
-_MANIFESTS_KEPT = 50
-_ORPHAN_SECONDS = 3600.0
-
-
-class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A folder of Parquet files of one day. `first` and `last` are bounds of the time of its rows, in milliseconds."""
-
-    path: str
-    day: str
-    bytes: int
-    files: int
-    first: int
-    last: int
-    batch: int = -1  # the batch that wrote it; -1 after a merge
-
-    def overlaps(self, first: int, last: int) -> bool:
-        return self.first <= last and self.last >= first
+BATCH = "postroad"  # the application of a batch's transactions
+_FAULT = "fault:"
 
 
-class Counts(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Counts:
     """Totals of the ingest."""
 
     messages: int = 0
     events: int = 0
     duplicates: int = 0
     late: int = 0
-    quarantined: dict[str, int] = {}
+    quarantined: Mapping[str, int] = field(default_factory=dict)
 
     def plus(self, other: "Counts") -> "Counts":
         reasons = {**self.quarantined}
@@ -59,146 +46,95 @@ class Counts(msgspec.Struct, frozen=True):
             reasons,
         )
 
-
-class Manifest(msgspec.Struct, frozen=True):
-    v: int = 1
-    version: int = 0
-    tables: dict[str, list[Entry]] = {}
-    batches: dict[str, int] = {}  # by checkpoint, the last completed batch
-    positions: dict[str, int] = {}  # by stream, the last sequence in the lake
-    counts: Counts = Counts()
-    done: dict[str, str] = {}  # by daily job, the last completed day
-
-    def has(self, checkpoint: str, batch: int) -> bool:
-        return self.batches.get(checkpoint, -1) >= batch
-
-    def entries(self, table: str) -> list[Entry]:
-        return self.tables.get(table, [])
-
-
-class OtherWriter(Exception):
-    """Another pipeline has written to the lake."""
-
-
-class LakeBroken(Exception):
-    """A manifest of the lake cannot be decoded."""
-
-
-_decode = msgspec.json.Decoder(Manifest).decode
-
-
-class Staged(msgspec.Struct, frozen=True):
-    """Folders that are written but not in a manifest yet."""
-
-    table: str
-    entries: list[Entry]
+    def transactions(self) -> dict[str, int]:
+        plain = {name: getattr(self, name) for name in ("messages", "events", "duplicates", "late")}
+        faults = {f"{_FAULT}{reason}": count for reason, count in self.quarantined.items()}
+        return {f"count:{name}": count for name, count in {**plain, **faults}.items()}
 
 
 class Lake:
     def __init__(self, root: str, spark: SparkSession) -> None:
-        self.spark = spark
-        self.files: Files = files_at(root, spark)
-        self.root = root
+        self.spark, self.root = spark, root
+        self.storage = storage_at(root)
+        self._tables = {name: LakeTable(self.storage, table) for name, table in table_formats().items()}
 
     @property
-    def checkpoint(self) -> str:
-        return self.files.url("checkpoint")
+    def table_names(self) -> tuple[str, ...]:
+        """In the order in which a batch is committed."""
+        return tuple(self._tables)
 
-    # Manifests
+    def table(self, name: str) -> LakeTable:
+        return self._tables[name]
 
-    def manifest(self) -> Manifest:
-        """The newest manifest. Raises LakeBroken."""
-        names = self.files.names(_MANIFESTS)
-        if not names:
-            return Manifest()
-        text = self.files.read(f"{_MANIFESTS}/{names[-1]}")
-        try:
-            return _decode(text or "")
-        except msgspec.DecodeError as exc:
-            raise LakeBroken(f"{self.files.url(_MANIFESTS)}/{names[-1]} cannot be decoded: {exc}") from exc
+    def files(self, name: str) -> list[DataFile]:
+        return self._tables[name].files()
 
-    def commit(self, before: Manifest, after: Manifest) -> Manifest:
-        """Store `after` as the successor of `before`. Raises OtherWriter."""
-        after = replace(after, version=before.version + 1)
-        text = msgspec.json.format(msgspec.json.encode(after), indent=1).decode()
-        try:
-            self.files.create(f"{_MANIFESTS}/{after.version:012d}.json", text)
-        except FileExists as exc:
-            raise OtherWriter(f"another pipeline writes to {self.root}: version {after.version} exists") from exc
-        return after
+    # State
 
-    # Writing
+    @property
+    def batch(self) -> int:
+        """The last complete batch; -1 before the first one."""
+        return _number(self.table("rollups").transaction(BATCH), -1)
 
-    def folder(self, name: str) -> str:
-        """A new folder name below `data/`."""
-        return f"{_DATA}/{name}-{uuid.uuid4().hex[:12]}"
+    @property
+    def begun_batch(self) -> int:
+        """The last batch whose messages are in `bronze`."""
+        return _number(self.table("bronze").transaction(BATCH), -1)
 
-    def write(self, frame: DataFrame, folder: str, *partitions: str) -> None:
-        writer = frame.write.mode("errorifexists")
-        (writer.partitionBy(*partitions) if partitions else writer).parquet(self.files.url(folder))
+    def position(self, stream: str, created: str) -> int:
+        """The last sequence in the lake of the stream that was created at this time."""
+        bronze = self.table("bronze")
+        known = bronze.transaction(position_key(stream, created))
+        return _number(bronze.transaction(position_key(stream, "")) if known is None else known, 0)
 
-    def stage(self, table: str, folder: str, span: tuple[int, int], batch: int = -1) -> Staged:
-        """Prepare a written folder, partitioned by `day` last, for a manifest. `span` are bounds of the time of its rows."""
-        self.files.make_durable(folder)
-        by_path: dict[str, list[int]] = {}
-        for name, size in self.files.sizes(folder).items():
-            by_path.setdefault(name.rsplit("/", 1)[0], []).append(size)
-        entries = []
-        for path, sizes in by_path.items():
-            day = path.rsplit("day=", 1)[1].split("/", 1)[0]
-            first, last = day_span(day)
-            entries.append(Entry(path, day, sum(sizes), len(sizes), max(first, span[0]), min(last, span[1]), batch))
-        return Staged(table, entries)
+    def counts(self) -> Counts:
+        rollups = self.table("rollups")
+        totals = [_number(rollups.transaction(f"count:{name}"), 0) for name in ("messages", "events", "duplicates", "late")]
+        faults = {reason: _number(rollups.transaction(f"count:{_FAULT}{reason}"), 0) for reason in FAULTS}
+        messages, events, duplicates, late = totals
+        return Counts(messages, events, duplicates, late, {reason: count for reason, count in faults.items() if count})
 
     # Reading
 
-    def read(self, table: str, schema: spark_types.StructType, entries: Iterable[Entry]) -> DataFrame:
-        paths = [self.files.url(entry.path) for entry in entries]
+    def read_rollups(self, files: Iterable[DataFile]) -> pa.Table:
+        """`MEASURES` of these files, not merged."""
+        return loaded_rollups(self.read_files("rollups", files))
+
+    def read_files(self, name: str, files: Iterable[DataFile]) -> list[Any]:
+        schema = self.table(name).format.schema
+        return [self.storage.read_table(f"{name}/{file.path}", schema) for file in files]
+
+    def frame(self, name: str, schema: spark_types.StructType, files: Iterable[DataFile]) -> DataFrame:
+        """These files as a Spark table."""
+        paths = [file.path for file in files]
         if not paths:
             return self.spark.createDataFrame([], schema)
-        return self.spark.read.schema(schema).parquet(*paths)
+        if self.storage.is_local:
+            return self.spark.read.schema(schema).parquet(*(f"{self.table(name).url}/{path}" for path in paths))
+        # Spark itself needs a package of Hadoop for each object store; its tasks do not.
+        storage, arrow = self.storage, self.table(name).format.schema
 
-    def read_folder(self, folder: str, schema: spark_types.StructType) -> DataFrame:
-        return self.spark.read.schema(schema).parquet(self.files.url(folder))
+        def read(batches: Iterator[Any]) -> Iterator[Any]:
+            for batch in batches:
+                for path in batch.column("path").to_pylist():
+                    yield from storage.read_table(f"{name}/{path}", arrow).to_batches()
 
-    # Cleanup
-
-    def sweep(self, now: float | None = None) -> int:
-        """Remove old manifests, and folders that no other manifest lists. Returns the number of folders."""
-        now = time.time() if now is None else now
-        names = self.files.names(_MANIFESTS)
-        for name in names[:-_MANIFESTS_KEPT]:
-            self.files.remove(f"{_MANIFESTS}/{name}")
-        named: set[str] = set()
-        for name in names[-_MANIFESTS_KEPT:]:
-            for entries in _decode(self.files.read(f"{_MANIFESTS}/{name}") or "").tables.values():
-                named.update(entry.path.split("/")[1] for entry in entries)
-        removed = 0
-        for folder in self.files.names(_DATA):
-            path = f"{_DATA}/{folder}"
-            if folder not in named and self.files.age_seconds(path, now) > _ORPHAN_SECONDS:
-                self.files.remove(path)
-                removed += 1
-        return removed
+        each = self.spark.createDataFrame([(path,) for path in paths], "path string").repartition(len(paths))
+        return each.mapInArrow(read, schema)
 
 
-def with_staged(
-    manifest: Manifest, staged: Sequence[Staged], *, without: Mapping[str, Collection[str]] | None = None
-) -> Manifest:
-    """The manifest with added folders and, for each table, without the given ones."""
-    tables = {name: list(entries) for name, entries in manifest.tables.items()}
-    for table, gone in (without or {}).items():
-        tables[table] = [entry for entry in tables.get(table, []) if entry.path not in gone]
-    for one in staged:
-        tables.setdefault(one.table, []).extend(one.entries)
-    return replace(manifest, tables=tables)
+def _number(found: int | None, default: int) -> int:
+    return default if found is None else found
 
 
-def of_days(entries: Iterable[Entry], days: Collection[str]) -> list[Entry]:
-    return [entry for entry in entries if entry.day in days]
+def position_key(stream: str, created: str) -> str:
+    return f"position:{stream}:{created}"
 
 
 def day_span(day: str) -> tuple[int, int]:
     """The first and the last millisecond of a day."""
     start = (date.fromisoformat(day) - date(1970, 1, 1)).days * 86_400_000
     return start, start + 86_400_000 - 1
+
+
+__all__ = ["BATCH", "Counts", "DataFile", "Lake", "LakeBroken", "OtherWriter", "day_span", "position_key"]

@@ -1,11 +1,25 @@
-"""Messages of a contract as rows of a Spark table: `subject`, `message_id` and `data`, as the JetStream sink expects them."""
+"""Messages of a contract: single ones, and rows of a Spark table (`subject`, `message_id`, `data`) as the JetStream sink expects
+them."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
+import msgspec
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from postroad.contracts.contract import Contract, template_parts
+
+
+class OutgoingMessage(NamedTuple):
+    subject: str
+    message_id: str
+    data: bytes
+
+
+def contract_message(contract: Contract[Any], body: msgspec.Struct, **fields: object) -> OutgoingMessage:
+    """`fields` are those of the subject and the message id."""
+    subject = contract.subject_of(**{name: str(value) for name, value in fields.items()})
+    return OutgoingMessage(subject, contract.message_id_of(**fields), msgspec.json.encode(body))
 
 
 def contract_messages(frame: DataFrame, contract: Contract[Any], data: Column, **fields: Column) -> DataFrame:
@@ -15,14 +29,6 @@ def contract_messages(frame: DataFrame, contract: Contract[Any], data: Column, *
         _filled(contract.message_id, fields).alias("message_id"),
         data.alias("data"),
     )
-
-
-def body_json(contract: Contract[Any], **fields: Column) -> Column:
-    """The body as JSON, without null fields. Raises TypeError if the names are not those of the contract's JSON."""
-    names = contract.body.__struct_encode_fields__
-    if set(names) != set(fields):
-        raise TypeError(f"{contract.body.__name__} has the fields {names}, not {tuple(fields)}")
-    return F.to_json(F.struct(*(fields[name].alias(name) for name in names)))
 
 
 def _filled(template: str, fields: dict[str, Column]) -> Column:

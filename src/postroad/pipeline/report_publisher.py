@@ -6,27 +6,26 @@ at most a twentieth of the time.
 """
 
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import reduce
+from typing import Any
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from postroad.api.insights import Grain
 from postroad.pipeline import session_states
+from postroad.pipeline.delta_table import DataFile
 from postroad.pipeline.jetstream import Engine
-from postroad.pipeline.lake import Entry, Lake, Manifest
+from postroad.pipeline.lake import Lake
+from postroad.pipeline.messages import OutgoingMessage
 from postroad.pipeline.report_messages import report_messages
-from postroad.pipeline.reports import spark_reports
-from postroad.pipeline.rollups import ROLLUPS
-from postroad.pipeline.spark_session import small_query_settings
+from postroad.pipeline.reports import computed_reports
+from postroad.pipeline.rollups import floored, merge, millis_of
 
 _COARSE = (Grain.HOUR, Grain.DAY)
-_PAUSE_SECONDS = 10.0  # at least, between two publications of time reports
-_PAUSE_FACTOR = 20  # of the time that the last one took
-_TENANTS_MAX = 500
+_PAUSE_FACTOR = 20  # of the time that the last publication of time reports took
 _CLEANUP_DAYS = timedelta(days=2)
 _HOUR_MS = 3_600_000
 
@@ -49,107 +48,87 @@ class AffectedRange:
 NOTHING = AffectedRange(frozenset(), frozenset())
 
 
+def affected_by(measures: Any) -> AffectedRange:
+    """By rollups (`MEASURES`)."""
+    hours = millis_of(floored(measures.column("minute"), _HOUR_MS // 1000))
+    return AffectedRange(frozenset(pc.unique(measures.column("tenant")).to_pylist()), frozenset(pc.unique(hours).to_pylist()))
+
+
 class ReportPublisher:
     """Publishes the reports with these names, and requests to clean up sessions if `has_cleanups`."""
 
     def __init__(self, lake: Lake, engine: Engine, names: Collection[str], *, has_cleanups: bool) -> None:
         self._lake, self._engine, self._has_cleanups = lake, engine, has_cleanups
-        chosen = [one for one in spark_reports() if one.report.name in names]
+        chosen = [one for one in computed_reports() if one.report.name in names]
         self._time_reports = [one for one in chosen if not one.report.is_snapshot]
         self._snapshots = [one for one in chosen if one.report.is_snapshot]
         self._deferred = NOTHING  # whose time reports are not published yet
         self._due = 0.0
 
-    def resume(self, manifest: Manifest) -> None:
+    @property
+    def has_deferred(self) -> bool:
+        return bool(self._deferred.hours)
+
+    def resume(self) -> None:
         """Schedule the reports of recent batches: a driver that died may not have published them."""
-        self._deferred = self._affected_by([entry for entry in manifest.entries("rollups") if entry.batch >= 0])
+        recent = [file for file in self._lake.files("rollups") if file.batch >= 0]
+        if recent:
+            self._deferred = affected_by(self._lake.read_rollups(recent))
 
     def defer(self, affected: AffectedRange) -> None:
         self._deferred |= affected
 
-    def publish_deferred(self, manifest: Manifest, now: datetime) -> None:
-        self.publish(manifest, max(manifest.batches.values(), default=0), self._deferred, now, everything=True)
-
-    def affected(self, manifest: Manifest, batch: int) -> AffectedRange:
-        return self._affected_by([entry for entry in manifest.entries("rollups") if entry.batch == batch])
-
-    def _affected_by(self, entries: Sequence[Entry]) -> AffectedRange:
-        if not entries:
-            return NOTHING
-        hour = (F.unix_millis("minute") - F.unix_millis("minute") % _HOUR_MS).alias("hour")
-        with small_query_settings(self._lake.spark):
-            rows = self._lake.read("rollups", ROLLUPS, entries).select("tenant", hour).distinct().collect()
-        return AffectedRange(frozenset(row["tenant"] for row in rows), frozenset(row["hour"] for row in rows))
-
-    def publish(self, manifest: Manifest, batch: int, affected: AffectedRange, now: datetime, *, everything: bool = False) -> int:
-        """Publish the affected reports, those over time only if they are due or with `everything`. Returns the number of queries.
-        Idempotent."""
-        with small_query_settings(self._lake.spark):
-            return self._publish(manifest, batch, affected, now, everything=everything)
-
-    def _publish(self, manifest: Manifest, batch: int, affected: AffectedRange, now: datetime, *, everything: bool) -> int:
+    def publish(self, batch: int, affected: AffectedRange, now: datetime, *, everything: bool = False) -> int:
+        """Publish the affected reports, those over time only if they are due or with `everything`. Idempotent. Returns the number
+        of messages."""
         self._deferred |= affected
         begun = time.monotonic()
-        is_due = bool(self._deferred.hours) and (everything or begun >= self._due)
-        parts: list[DataFrame] = []
+        is_due = self.has_deferred and (everything or begun >= self._due)
+        messages: list[OutgoingMessage] = []
         if is_due:
-            parts += self._minutes(manifest, batch, self._deferred, now)
-            parts += self._hours_and_days(manifest, batch, self._deferred, now)
-        parts += self._snapshot_messages(manifest, batch, now)
+            messages += self._time_messages(batch, self._deferred, now)
+        messages += self._snapshot_messages(batch, now)
         if self._has_cleanups and (is_due or everything):
-            parts += self._session_cleanups(manifest, now)
-        if parts:
-            self._engine.write(reduce(DataFrame.unionByName, parts).coalesce(2))
+            messages += self._session_cleanups(now)
+        self._engine.publish(messages)
         if is_due:
             self._deferred = NOTHING
             ended = time.monotonic()
-            self._due = ended + max(_PAUSE_SECONDS, _PAUSE_FACTOR * (ended - begun))
-        return len(parts)
+            self._due = ended + _PAUSE_FACTOR * (ended - begun)
+        return len(messages)
 
-    def _minutes(self, manifest: Manifest, batch: int, affected: AffectedRange, now: datetime) -> list[DataFrame]:
-        entries = [
-            entry
-            for entry in manifest.entries("rollups")
-            if any(entry.overlaps(hour, hour + _HOUR_MS - 1) for hour in affected.hours)
+    def _time_messages(self, batch: int, affected: AffectedRange, now: datetime) -> list[OutgoingMessage]:
+        rollups = merge(self._of_tenants(self._lake.table("rollups").files_of_days(affected.days), affected.tenants))
+        hours = millis_of(floored(rollups.column("minute"), _HOUR_MS // 1000))
+        of_hours = rollups.filter(pc.is_in(hours, pa.array(list(affected.hours), pa.int64())))
+        chosen = [(Grain.MINUTE, of_hours), *((grain, rollups) for grain in _COARSE)]
+        return [
+            message
+            for one in self._time_reports
+            for grain, some in chosen
+            for message in report_messages(one.rows(some, grain), one.report, grain, batch, now)
         ]
-        rollups = self._rollups(entries, affected)
-        hour = F.unix_millis("minute") - F.unix_millis("minute") % _HOUR_MS
-        return self._time_messages(rollups.where(hour.isin(*affected.hours)), (Grain.MINUTE,), batch, now)
 
-    def _hours_and_days(self, manifest: Manifest, batch: int, affected: AffectedRange, now: datetime) -> list[DataFrame]:
-        entries = [entry for entry in manifest.entries("rollups") if entry.day in affected.days]
-        return self._time_messages(self._rollups(entries, affected), _COARSE, batch, now)
+    def _of_tenants(self, files: Iterable[DataFile], tenants: frozenset[str]) -> Any:
+        rollups = self._lake.read_rollups(files)
+        return rollups.filter(pc.is_in(rollups.column("tenant"), pa.array(list(tenants), pa.string())))
 
-    def _snapshot_messages(self, manifest: Manifest, batch: int, now: datetime) -> list[DataFrame]:
-        found = []
+    def _snapshot_messages(self, batch: int, now: datetime) -> list[OutgoingMessage]:
+        found: list[OutgoingMessage] = []
         for one in self._snapshots:
             look_back = (one.report.look_back or timedelta()) + timedelta(minutes=1)  # a rollup has the start of its minute
             since = int((now - look_back).timestamp() * 1000)
-            entries = [entry for entry in manifest.entries("rollups") if entry.last >= since]
-            if entries:
-                rows = one.rows(self._lake.read("rollups", ROLLUPS, entries), now)
-                found.append(report_messages(rows, one.report, None, batch, now))
+            files = [file for file in self._lake.files("rollups") if file.last >= since]
+            if files:
+                rows = one.rows(self._lake.read_rollups(files), now)
+                found += report_messages(rows, one.report, None, batch, now)
         return found
 
-    def _session_cleanups(self, manifest: Manifest, now: datetime) -> list[DataFrame]:
+    def _session_cleanups(self, now: datetime) -> list[OutgoingMessage]:
         """Requests to check sessions that seem to have expired. They are repeated for two days, in case the service does not know
         the session either."""
         since = (now - _CLEANUP_DAYS).strftime("%Y-%m-%d")
-        entries = [entry for entry in manifest.entries("sessions") if entry.day >= since]
-        if not entries:
+        tables = self._lake.read_files("sessions", [file for file in self._lake.files("sessions") if file.day >= since])
+        if not tables:
             return []
-        states = session_states.merge(self._lake.read("sessions", session_states.STATES, entries))
-        return [session_states.cleanup_messages(states, now)]
-
-    def _rollups(self, entries: Sequence[Entry], affected: AffectedRange) -> DataFrame:
-        rollups = self._lake.read("rollups", ROLLUPS, entries)
-        if len(affected.tenants) <= _TENANTS_MAX:
-            rollups = rollups.where(F.col("tenant").isin(*affected.tenants))
-        return rollups
-
-    def _time_messages(self, rollups: DataFrame, grains: Iterable[Grain], batch: int, now: datetime) -> list[DataFrame]:
-        return [
-            report_messages(one.rows(rollups, grain), one.report, grain, batch, now)
-            for one in self._time_reports
-            for grain in grains
-        ]
+        return session_states.cleanup_messages(session_states.merge(pa.concat_tables(tables)), now)

@@ -3,19 +3,17 @@
 from collections.abc import Mapping
 from datetime import date, timedelta
 
-from postroad.pipeline.lake import Lake, with_staged
+from postroad.pipeline.lake import Lake
 from postroad.pipeline.tables import TablePolicy
 
 
 def drop_old_days(lake: Lake, tables: Mapping[str, TablePolicy], today: date) -> int:
-    """Returns the number of folders removed from the manifest. Raises OtherWriter."""
-    manifest = lake.manifest()
-    old: dict[str, set[str]] = {}
-    for table, policy in tables.items():
+    """Returns the number of files that the tables have no longer. Raises OtherWriter."""
+    dropped = 0
+    for name, policy in tables.items():
         oldest = (today - timedelta(days=policy.days)).isoformat()
-        paths = {entry.path for entry in manifest.entries(table) if entry.day < oldest}
-        if paths:
-            old[table] = paths
-    if old:
-        lake.commit(manifest, with_staged(manifest, [], without=old))
-    return sum(map(len, old.values()))
+        old = [file for file in lake.files(name) if file.day < oldest]
+        if old:
+            lake.table(name).commit(remove=old)
+        dropped += len(old)
+    return dropped

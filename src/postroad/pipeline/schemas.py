@@ -2,10 +2,11 @@
 
 import types
 from functools import cache
-from typing import get_args, get_origin
+from typing import Any, get_args, get_origin
 
 import msgspec
 from pyspark.sql import types as spark
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from postroad.kernel.event import Event, event_name
 from postroad.registry import event_types
@@ -53,6 +54,11 @@ AUDIT = spark.StructType(
         spark.StructField("entry", spark.StringType()),
     ]
 )
+
+
+def arrow_schema(schema: spark.StructType) -> Any:
+    """The same columns in Arrow."""
+    return to_arrow_schema(schema, timezone="UTC")
 
 
 def spark_type(wanted: object) -> spark.DataType:

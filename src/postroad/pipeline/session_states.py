@@ -4,16 +4,19 @@ Each batch adds its states; states of the same session merge in any order: the l
 own state before it ends a session.
 """
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+import msgspec
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
 from pyspark.sql import types as spark
 
-from postroad.contracts.contract import VERSION
 from postroad.contracts.session_cleanups import SESSION_CLEANUPS
-from postroad.pipeline.messages import body_json, contract_messages
-from postroad.pipeline.timestamps import rfc3339_column
+from postroad.kernel.clock import AwareDatetime, rfc3339
+from postroad.pipeline.messages import OutgoingMessage, contract_message
+from postroad.pipeline.rollups import millis_of
+from postroad.pipeline.schemas import arrow_schema
 
 STATES = spark.StructType(
     [
@@ -25,43 +28,51 @@ STATES = spark.StructType(
     ]
 )
 GRACE = timedelta(minutes=10)  # the service's own reconciler comes first
+_TIMES = ("last_at", "expires_at", "ended_at")
 
 
-def states(events: DataFrame) -> DataFrame:
+def states(events: pa.Table) -> pa.Table:
     """`STATES`: one row per session of these events. Times are milliseconds; null if unknown."""
-    at = F.unix_millis("time")
-    observed = events.filter(F.col("event").startswith("session.") & F.col("session_id").isNotNull()).select(
-        "tenant",
-        "session_id",
-        at.alias("last_at"),
-        F.unix_millis(F.try_to_timestamp("expires_at")).alias("expires_at"),
-        F.when(F.col("event") == "session.ended", at).alias("ended_at"),
-    )
-    return merge(observed)
+    is_session = pc.and_(pc.starts_with(events.column("event"), "session."), pc.is_valid(events.column("session_id")))
+    rows = events.filter(is_session)
+    at = millis_of(rows.column("time"))
+    ended = pc.if_else(pc.equal(rows.column("event"), "session.ended"), at, pa.scalar(None, pa.int64()))
+    expires = pa.array([_millis(text) for text in rows.column("expires_at").to_pylist()], pa.int64())
+    columns = [rows.column("tenant"), rows.column("session_id"), at, expires, ended]
+    return merge(pa.table(columns, schema=arrow_schema(STATES)))
 
 
-def merge(states: DataFrame) -> DataFrame:
+def merge(states: pa.Table) -> pa.Table:
     """`STATES`: each session once."""
-    latest = (F.max(name).alias(name) for name in ("last_at", "expires_at", "ended_at"))
-    return states.groupBy("tenant", "session_id").agg(*latest).select(*STATES.names)
+    found = states.group_by(["tenant", "session_id"], use_threads=False).aggregate([(name, "max") for name in _TIMES])
+    columns = [found.column(name) for name in ("tenant", "session_id", *(f"{name}_max" for name in _TIMES))]
+    return pa.table(columns, schema=arrow_schema(STATES))
 
 
-def cleanup_messages(states: DataFrame, now: datetime, grace: timedelta = GRACE) -> DataFrame:
+def _millis(text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        return int(msgspec.convert(text, AwareDatetime).timestamp() * 1000)
+    except msgspec.ValidationError:
+        return None
+
+
+def cleanup_messages(states: pa.Table, now: datetime, grace: timedelta = GRACE) -> list[OutgoingMessage]:
     """A request for each merged state that expired longer than `grace` ago and has not ended since its last event."""
     before = int((now - grace).timestamp() * 1000)
-    has_ended = F.col("ended_at").isNotNull() & (F.col("ended_at") >= F.col("last_at"))
-    overdue = states.filter((F.col("expires_at") < before) & ~has_ended)
-    tenant, session, expires_at = F.col("tenant"), F.col("session_id"), _time_text("expires_at")
-    data = body_json(
-        SESSION_CLEANUPS,
-        v=F.lit(VERSION),
-        tenant=tenant,
-        session=session,
-        lastSeenAt=_time_text("last_at"),
-        expiresAt=expires_at,
+    has_ended = pc.fill_null(pc.greater_equal(states.column("ended_at"), states.column("last_at")), False)
+    is_overdue = pc.and_(pc.fill_null(pc.less(states.column("expires_at"), before), False), pc.invert(has_ended))
+    return [_cleanup(row) for row in states.filter(is_overdue).to_pylist()]
+
+
+def _cleanup(state: dict[str, Any]) -> OutgoingMessage:
+    tenant, session, expires_at = state["tenant"], state["session_id"], rfc3339(state["expires_at"])
+    body = SESSION_CLEANUPS.body(
+        v=1, tenant=tenant, session=session, last_seen_at=rfc3339(state["last_at"]), expires_at=expires_at
     )
-    return contract_messages(overdue, SESSION_CLEANUPS, data, tenant=tenant, session=session, expires_at=expires_at)
+    return contract_message(SESSION_CLEANUPS, body, tenant=tenant, session=session, expires_at=expires_at)
 
 
-def _time_text(at_ms: str) -> Column:
-    return rfc3339_column(F.timestamp_millis(at_ms))
+def day_of(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).date().isoformat()

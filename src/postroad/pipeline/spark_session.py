@@ -6,8 +6,7 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,17 +24,9 @@ _SETTINGS = {
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.adaptive.enabled": "false",  # replanning takes longer than the work of small batches
     "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
-    "spark.sql.parquet.compression.codec": "zstd",
-    "spark.hadoop.parquet.compression.codec.zstd.level": "1",
-    "spark.sql.maxConcurrentOutputFileWriters": "16",  # avoids a sort by day
-    "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
-    "spark.sql.streaming.metricsEnabled": "false",
-    "spark.sql.streaming.minBatchesToRetain": "20",
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.log.level": "ERROR",
 }
-# Columns whose values hardly repeat: Parquet dictionaries would be wasted work.
-_UNIQUE_COLUMNS = ("event_id", "job_id", "message_id", "request_id", "raw", "data")
 # Spark generates methods for wide tables that are too long for the JVM to compile by default.
 _JVM_OPTIONS = "-XX:-DontCompileHugeMethods -XX:+UseParallelGC -XX:ParallelGCThreads=2 -Xss4m"
 
@@ -56,8 +47,7 @@ def make_session(
         "spark.driver.memory": memory,
         "spark.driver.extraJavaOptions": _JVM_OPTIONS,
     }
-    plain = {f"spark.hadoop.parquet.enable.dictionary#{column}": "false" for column in _UNIQUE_COLUMNS}
-    wanted = {**_SETTINGS, **plain, **own, **(settings or {})}
+    wanted = {**_SETTINGS, **own, **(settings or {})}
     builder = SparkSession.builder.master(master).appName(name)
     for key, value in wanted.items():
         builder = builder.config(key, value)
@@ -74,26 +64,6 @@ def silence_errors(session: SparkSession) -> None:
     session.sparkContext.setLogLevel("OFF")
     java: Any = session.sparkContext._jvm
     java.java.lang.System.setErr(java.java.io.PrintStream(java.java.io.OutputStream.nullOutputStream()))
-
-
-_SMALL_QUERY = {
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.shuffle.partitions": "1",
-}
-
-
-@contextmanager
-def small_query_settings(session: SparkSession) -> Iterator[None]:
-    """Settings for queries over few rows, where generating code and distributing tasks takes longer than the query."""
-    before = {name: str(session.conf.get(name)) for name in _SMALL_QUERY}
-    for name, value in _SMALL_QUERY.items():
-        session.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name in _SMALL_QUERY:
-            session.conf.set(name, before[name])
 
 
 @cache

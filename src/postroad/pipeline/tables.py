@@ -2,37 +2,52 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
-from pyspark.sql import DataFrame
-from pyspark.sql import types as spark
-
-from postroad.pipeline import job_archive, rollups, session_states
+from postroad.pipeline import rollups, session_states
+from postroad.pipeline.delta_table import TableFormat
 from postroad.pipeline.ended_jobs import ENDED
-from postroad.pipeline.schemas import AUDIT, BRONZE, QUARANTINE, events_schema
+from postroad.pipeline.schemas import AUDIT, BRONZE, QUARANTINE, arrow_schema, events_schema
 
 _SESSION_DAYS = 30
 
 
+@cache
+def table_formats() -> Mapping[str, TableFormat]:
+    """In the order in which a batch is committed: with `rollups` it is complete."""
+    declared = {
+        "bronze": (BRONZE, "timestamp"),
+        "quarantine": (QUARANTINE, "time"),
+        "audit": (AUDIT, "time"),
+        "events": (events_schema(), "time"),
+        "sessions": (session_states.STATES, "last_at"),
+        "job_history": (ENDED, "updatedAt"),
+        "rollups": (rollups.ROLLUPS, "minute"),
+    }
+    return {name: TableFormat(name, arrow_schema(schema), time) for name, (schema, time) in declared.items()}
+
+
 @dataclass(frozen=True, slots=True)
 class TablePolicy:
-    """`day` is the SQL expression of a row's partition, `days` the retention, `merge` adds up rows when files are merged."""
+    """`days` is the retention; `merge` adds up rows when files are merged."""
 
-    schema: spark.StructType
     order: tuple[str, ...]
-    day: str
     days: int
-    merge: Callable[[DataFrame], DataFrame] | None = None
+    merge: Callable[[Any], Any] | None = None
 
 
 def table_policies(bronze_days: int, days: int) -> Mapping[str, TablePolicy]:
-    from_time, from_stored, from_minute = (f"date_format({name}, 'yyyy-MM-dd')" for name in ("time", "timestamp", "minute"))
-    from_last = "date_format(timestamp_millis(last_at), 'yyyy-MM-dd')"
     return {
-        "bronze": TablePolicy(BRONZE, ("stream", "sequence"), from_stored, bronze_days),
-        "events": TablePolicy(events_schema(), ("tenant", "event", "time"), from_time, days),
-        "quarantine": TablePolicy(QUARANTINE, ("stream", "sequence", "line"), from_time, bronze_days),
-        "audit": TablePolicy(AUDIT, ("tenant", "sequence"), from_time, days),
-        "rollups": TablePolicy(rollups.ROLLUPS, ("report", "tenant", "minute"), from_minute, days, rollups.merge),
-        "sessions": TablePolicy(session_states.STATES, ("tenant", "session_id"), from_last, _SESSION_DAYS, session_states.merge),
-        job_archive.TABLE: TablePolicy(ENDED, ("tenant", "createdAt"), "ended_day", days),
+        "bronze": TablePolicy(("stream", "sequence"), bronze_days),
+        "events": TablePolicy(("tenant", "event", "time"), days),
+        "quarantine": TablePolicy(("stream", "sequence", "line"), bronze_days),
+        "audit": TablePolicy(("tenant", "sequence"), days),
+        "rollups": TablePolicy(("report", "tenant", "minute"), days, _merged_rollups),
+        "sessions": TablePolicy(("tenant", "session_id"), _SESSION_DAYS, session_states.merge),
+        "job_history": TablePolicy(("tenant", "createdAt"), days),
     }
+
+
+def _merged_rollups(table: Any) -> Any:
+    return rollups.stored_rollups(rollups.merge(rollups.loaded_rollups([table])), table.schema)

@@ -22,6 +22,7 @@ class StreamInfo:
     messages: int
     allows_direct: bool
     retention: str
+    bytes: int = 0
 
 
 class JetStreamApi:
@@ -43,6 +44,7 @@ class JetStreamApi:
             state["messages"],
             bool(config.get("allow_direct")),
             config.get("retention", "limits"),
+            state.get("bytes", 0),
         )
 
     def next_sequence(self, stream: str, sequence: int, subjects: tuple[str, ...]) -> int | None:

@@ -1,36 +1,56 @@
 """Contents of queues over time."""
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from postroad.api.insights import Grain
-from postroad.pipeline.aggregates import mean_of, start_of, top_of
+from postroad.pipeline.aggregates import Measure, aggregate, with_time
 from postroad.pipeline.rollups import Sampled
 
+
+def _or_zero(name: str) -> Any:
+    return lambda events: pc.fill_null(events.column(name), 0)
+
+
+def _out(events: pa.Table) -> Any:
+    """Messages that left; a small outflow is rounded up to 1."""
+    count = pc.multiply(events.column("out_per_second"), events.column("seconds"))
+    whole = pc.max_element_wise(pc.round(count, round_mode="half_towards_infinity"), 1.0)
+    return pc.if_else(pc.greater(count, 0.0), whole, 0.0).cast(pa.int64())
+
+
 # An empty queue has an oldest message of 0 ms, so that its last sample shows that no message waits any more. All are whole
-# numbers, whose sums do not depend on the order; a small outflow is rounded up to 1.
-_LEVELS = {
+# numbers, whose sums do not depend on the order.
+_LEVELS: dict[str, Any] = {
     **{name: name for name in ("ready", "leased", "delayed", "dead", "waiting", "expected_drain_seconds")},
-    "retrying": "coalesce(retrying, 0)",  # older samples do not have it: their `leased` contains these messages
-    "oldest_age_ms": "coalesce(oldest_age_ms, 0)",
-    "out": "bigint(if(out_per_second * seconds > 0, greatest(1, round(out_per_second * seconds)), 0))",
+    "retrying": _or_zero("retrying"),  # older samples do not have it: their `leased` contains these messages
+    "oldest_age_ms": _or_zero("oldest_age_ms"),
+    "out": _out,
 }
 SAMPLED = {label: Sampled("queue.sampled", level) for label, level in _LEVELS.items()}
+_MEANS = ("ready", "leased", "retrying", "delayed", "dead")
 
 
-def rows(rollups: DataFrame, grain: Grain) -> DataFrame:
+def rows(rollups: pa.Table, grain: Grain) -> pa.Table:
     """Means of the samples, except for `readyMax` and `oldestAgeMsMax`."""
-    oldest = top_of("oldest_age_ms")
-    return (
-        rollups.where("report = 'backlog'")
-        .groupBy("tenant", start_of(grain), F.expr("name AS queue"))
-        .agg(
-            F.expr(f"{mean_of('ready')} AS ready"),
-            F.expr(f"{top_of('ready')} AS readyMax"),
-            F.expr(f"{mean_of('leased')} AS leased"),
-            F.expr(f"coalesce({mean_of('retrying')}, 0.0D) AS retrying"),
-            F.expr(f"{mean_of('delayed')} AS delayed"),
-            F.expr(f"{mean_of('dead')} AS dead"),
-            F.expr(f"CASE WHEN {top_of('ready')} > 0 OR {oldest} > 0 THEN {oldest} END AS oldestAgeMsMax"),
-        )
+    measures = {
+        **{name: Measure(name, "mean") for name in _MEANS},
+        "readyMax": Measure("ready", "top"),
+        "oldest": Measure("oldest_age_ms", "top"),
+    }
+    found = aggregate(with_time(rollups, "backlog", grain), ("tenant", "time", "name"), measures)
+    oldest = found.column("oldest")
+    is_waiting = pc.or_kleene(pc.greater(found.column("readyMax"), 0), pc.greater(oldest, 0))
+    means = {name: found.column(name) for name in _MEANS} | {"retrying": pc.fill_null(found.column("retrying"), 0.0)}
+    return pa.table(
+        {
+            **{name: found.column(name) for name in ("tenant", "time")},
+            "queue": found.column("name"),
+            "ready": means.pop("ready"),
+            "readyMax": found.column("readyMax"),
+            **means,
+            "oldestAgeMsMax": pc.if_else(is_waiting, oldest, pa.scalar(None, pa.int64())),
+        }
     )

@@ -1,59 +1,92 @@
 """Latency of messages: time until the first delivery, and time of processing."""
 
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F
+from typing import Any
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from postroad.api.insights import Grain
-from postroad.pipeline.aggregates import start_of
-from postroad.pipeline.histogram import bucket_column, rank_column, value_column
-from postroad.pipeline.rollups import as_rollups
+from postroad.pipeline.aggregates import rounded, with_time
+from postroad.pipeline.histogram import buckets_of, ranks_of, values_of
+from postroad.pipeline.rollups import NO_MEASURES, measures_of, minutes_of, of_type
 
 _PERCENTS = (50, 95, 99)
-_GROUP = ("tenant", "time", "queue", "phase")
+_GROUP = ("tenant", "time", "name", "label")
 
 
-def measures(minutes: DataFrame) -> DataFrame:
+def measures(events: pa.Table) -> pa.Table:
     """Counts by bucket of the milliseconds. Clocks may disagree: negative times count as 0."""
-    counts = (
-        minutes.where("event = 'job.done' OR (event = 'job.leased' AND attempt = 1)")
-        .selectExpr(
-            "tenant",
-            "minute",
-            "queue AS name",
-            "if(event = 'job.done', 'processing', 'wait') AS label",
-            "if(event = 'job.done', processing_ms, wait_ms) AS ms",
-        )
-        .where("ms IS NOT NULL")
-        .withColumn("ms", F.expr("greatest(ms, 0)"))
-        .groupBy("tenant", "minute", "name", "label", bucket_column(F.col("ms")).alias("bucket"))
-        .agg(F.expr("count(*) AS n"), F.expr("sum(ms) AS total"), F.expr("max(ms) AS top"))
+    leased = of_type(events, "job.leased")
+    leased = leased.filter(pc.equal(leased.column("attempt"), 1))
+    parts = [_counted(leased, "wait", "wait_ms"), _counted(of_type(events, "job.done"), "processing", "processing_ms")]
+    return pa.concat_tables([NO_MEASURES, *parts])
+
+
+def _counted(events: pa.Table, label: str, column: str) -> pa.Table:
+    events = events.filter(pc.is_valid(events.column(column)))
+    ms = np.maximum(np.asarray(events.column(column).to_numpy(), dtype=np.int64), 0)
+    table = pa.table(
+        {
+            "tenant": events.column("tenant"),
+            "minute": minutes_of(events.column("time")),
+            "name": events.column("queue"),
+            "bucket": buckets_of(ms),
+            "ms": ms,
+        }
     )
-    return as_rollups(counts, report="'latency'")
+    found = table.group_by(["tenant", "minute", "name", "bucket"], use_threads=False).aggregate(
+        [("ms", "count"), ("ms", "sum"), ("ms", "max")]
+    )
+    key = {name: found.column(name) for name in ("tenant", "minute", "name", "bucket")}
+    numbers = {"n": found.column("ms_count"), "total": found.column("ms_sum"), "top": found.column("ms_max")}
+    return measures_of(len(found), report="latency", label=label, **key, **numbers)
 
 
-def rows(rollups: DataFrame, grain: Grain) -> DataFrame:
+def rows(rollups: pa.Table, grain: Grain) -> pa.Table:
     """Percentiles by nearest rank, accurate to 0.8 %, and never above the maximum."""
-    counted = (
-        rollups.where("report = 'latency'")
-        .groupBy("tenant", start_of(grain), F.expr("name AS queue"), F.expr("label AS phase"), "bucket")
-        .agg(F.expr("sum(n) AS n"), F.expr("sum(total) AS total"), F.expr("max(top) AS top"))
-    )
-    group = Window.partitionBy(*_GROUP).orderBy("bucket")
-    up_to_bucket = group.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    whole_group = group.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
-    ranked = counted.withColumn("seen", F.sum("n").over(up_to_bucket)).withColumn("count", F.sum("n").over(whole_group))
-    return (
-        ranked.groupBy(*_GROUP)
-        .agg(
-            F.sum("n").alias("count"),
-            *(_percentile(percent).alias(f"p{percent}") for percent in _PERCENTS),
-            F.max("top").alias("max"),
-            F.round(F.sum("total") / F.sum("n"), 3).alias("mean"),
-        )
-        .select(*_GROUP, "count", *(F.least(f"p{percent}", "max").alias(f"p{percent}") for percent in _PERCENTS), "max", "mean")
+    sums = [("n", "sum"), ("total", "sum"), ("top", "max")]
+    counted = with_time(rollups, "latency", grain).group_by([*_GROUP, "bucket"], use_threads=False).aggregate(sums)
+    counted = counted.sort_by([(name, "ascending") for name in (*_GROUP, "bucket")])
+    starts = _starts(counted)
+    n, total, top, bucket = (np.asarray(counted.column(name).to_numpy()) for name in ("n_sum", "total_sum", "top_max", "bucket"))
+    count = np.add.reduceat(n, starts) if len(starts) else n
+    largest = np.maximum.reduceat(top, starts) if len(starts) else top
+    mean = (np.add.reduceat(total, starts) if len(starts) else total) / np.maximum(count, 1)
+    groups = counted.select(list(_GROUP)).take(pa.array(starts))
+    return pa.table(
+        {
+            "tenant": groups.column("tenant"),
+            "time": groups.column("time"),
+            "queue": groups.column("name"),
+            "phase": groups.column("label"),
+            "count": pa.array(count, pa.int64()),
+            **{
+                f"p{percent}": pa.array(np.minimum(_percentile(percent, n, count, bucket, starts), largest), pa.int64())
+                for percent in _PERCENTS
+            },
+            "max": pa.array(largest, pa.int64()),
+            "mean": rounded(pa.array(mean, pa.float64())),
+        }
     )
 
 
-def _percentile(percent: int) -> Column:
-    reaches_rank = F.col("seen") >= rank_column(percent, F.col("count"))
-    return value_column(F.min(F.when(reaches_rank, F.col("bucket"))))
+def _starts(counted: pa.Table) -> Any:
+    """Positions of the first row of each group, in a table ordered by groups."""
+    if not len(counted):
+        return np.array([], dtype=np.int64)
+    is_new = np.zeros(len(counted), dtype=bool)
+    is_new[0] = True
+    for name in _GROUP:
+        codes = counted.column(name).combine_chunks().dictionary_encode().indices.to_numpy(zero_copy_only=False)
+        is_new[1:] |= codes[1:] != codes[:-1]
+    return np.flatnonzero(is_new)
+
+
+def _percentile(percent: int, n: Any, count: Any, bucket: Any, starts: Any) -> Any:
+    """Of each group, the value of the first bucket that reaches the rank."""
+    if not len(starts):
+        return np.array([], dtype=np.int64)
+    seen = np.cumsum(n)
+    before = np.concatenate(([0], seen[starts[1:] - 1]))  # rows of the groups before
+    return values_of(bucket[np.searchsorted(seen, before + ranks_of(percent, count))])

@@ -1,21 +1,21 @@
 """Events of sessions."""
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from postroad.api.insights import Grain
-from postroad.pipeline.aggregates import count_of, start_of
+from postroad.pipeline.aggregates import Measure, aggregate, with_time
 from postroad.pipeline.rollups import Counted
 
 COUNTED = {
     "subscribed": Counted("session.subscribed"),
     "unsubscribed": Counted("session.unsubscribed"),
     "touched": Counted("session.touched"),
-    "deleted": Counted("session.ended", condition="NOT is_expired"),
-    "expired": Counted("session.ended", condition="is_expired"),
+    "deleted": Counted("session.ended", condition=lambda events: pc.invert(events.column("is_expired"))),
+    "expired": Counted("session.ended", condition=lambda events: events.column("is_expired")),
 }
 
 
-def rows(rollups: DataFrame, grain: Grain) -> DataFrame:
-    counts = (F.expr(f"{count_of(label)} AS {label}") for label in COUNTED)
-    return rollups.where("report = 'sessions'").groupBy("tenant", start_of(grain)).agg(*counts)
+def rows(rollups: pa.Table, grain: Grain) -> pa.Table:
+    counts = {label: Measure(label, "count") for label in COUNTED}
+    return aggregate(with_time(rollups, "sessions", grain), ("tenant", "time"), counts)

@@ -1,10 +1,12 @@
 """Usage of a tenant: messages, deliveries, traffic, storage."""
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from postroad.api.insights import Grain
-from postroad.pipeline.aggregates import last_of, start_of, total_of
+from postroad.pipeline.aggregates import Measure, aggregate, rounded, with_time
 from postroad.pipeline.rollups import Counted, Sampled
 
 _TRAFFIC = ("requests", "bytes_in", "bytes_out", "appends", "append_bytes", "fanout_messages")
@@ -22,6 +24,11 @@ _TOTALS = {
     "fanoutMessages": "fanout_messages",
 }
 
+
+def _byte_seconds(events: pa.Table) -> Any:
+    return pc.round(pc.multiply(events.column("bytes"), events.column("seconds")), round_mode="half_towards_infinity")
+
+
 COUNTED = {
     "published": Counted("job.queued"),
     "published_bytes": Counted("job.queued", "payload_bytes"),
@@ -31,19 +38,20 @@ COUNTED = {
     **{name: Counted("traffic.sampled", name) for name in _TRAFFIC},
 }
 SAMPLED = {
-    "storage_byte_seconds": Sampled("storage.sampled", "round(bytes * seconds)", has_top=False, has_last=False),
+    "storage_byte_seconds": Sampled("storage.sampled", _byte_seconds, has_top=False, has_last=False),
     "stored_bytes": Sampled("storage.sampled", "bytes", has_top=False),
 }
 
 
-def rows(rollups: DataFrame, grain: Grain) -> DataFrame:
+def rows(rollups: pa.Table, grain: Grain) -> pa.Table:
     """`storedBytes` is the last sample, 0 without samples."""
-    return (
-        rollups.where("report = 'usage'")
-        .groupBy("tenant", start_of(grain))
-        .agg(
-            *(F.expr(f"{total_of(label)} AS {name}") for name, label in _TOTALS.items()),
-            F.expr(f"round({total_of('storage_byte_seconds')} / 3600, 3) AS storageByteHours"),
-            F.expr(f"coalesce({last_of('stored_bytes')}, 0) AS storedBytes"),
-        )
-    )
+    measures = {
+        **{name: Measure(label, "total") for name, label in _TOTALS.items()},
+        "byte_seconds": Measure("storage_byte_seconds", "total"),
+        "stored": Measure("stored_bytes", "last"),
+    }
+    found = aggregate(with_time(rollups, "usage", grain), ("tenant", "time"), measures)
+    hours = rounded(pc.divide(found.column("byte_seconds").cast(pa.float64()), 3600.0))
+    stored = pc.fill_null(found.column("stored"), 0)
+    totals = found.select(["tenant", "time", *_TOTALS])
+    return totals.append_column("storageByteHours", hours).append_column("storedBytes", stored)
