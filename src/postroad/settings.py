@@ -209,7 +209,10 @@ class Settings(Section):
     pipeline_memory: str = setting(
         "1g", "Memory of the Spark driver.", lambda value: re.fullmatch(r"[1-9][0-9]*[mg]", value) is not None
     )
-    lake: str | None = setting(None, "Location of the pipeline's tables, a folder or a URL for Spark; default `data_dir`/lake.")
+    lake: str | None = setting(
+        None, "Location of the pipeline's tables, a folder or a URL such as `s3://bucket/lake`; default `data_dir`/lake."
+    )
+    lake_endpoint: str | None = setting(None, "Endpoint of an S3 server other than Amazon's: `https://minio:9000`.")
     lake_days: int = setting(400, "Days that the lake keeps events and reports.", positive)
     lake_bronze_days: int = setting(30, "Days that the lake keeps raw messages.", positive)
 

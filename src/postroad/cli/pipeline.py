@@ -202,7 +202,7 @@ def _opened(settings: "Settings", config: "PipelineConfig") -> Iterator["Pipelin
         engine.streams(("JOBS",))  # fails before Spark takes its time to start
         spark = make_session(settings.pipeline_master, memory=settings.pipeline_memory)
         try:
-            yield Pipeline(Lake(settings.lake_root, spark), engine, config)
+            yield Pipeline(Lake(settings.lake_root, spark, settings.lake_endpoint), engine, config)
         finally:
             spark.stop()
     except (NoJava, LakeBusy, LakeBroken, OtherWriter, JetStreamError, ValueError) as problem:

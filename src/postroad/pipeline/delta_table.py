@@ -188,9 +188,9 @@ class LakeTable:
         if folder is not None:
             repair_log(folder)
         try:
-            if not DeltaTable.is_deltatable(self.url):
+            if not DeltaTable.is_deltatable(self.url, self._storage.delta_options):
                 return None
-            self._opened = DeltaTable(self.url)
+            self._opened = DeltaTable(self.url, storage_options=self._storage.delta_options)
         except DeltaError as exc:
             raise LakeBroken(f"{self.url} cannot be opened: {exc}") from exc
         self._add_columns(self._opened)
@@ -198,7 +198,13 @@ class LakeTable:
 
     def _create(self) -> DeltaTable:
         self._opened = DeltaTable.create(
-            self.url, self._schema, mode="ignore", partition_by=[DAY], name=self.format.name, configuration=_CONFIGURATION
+            self.url,
+            self._schema,
+            mode="ignore",
+            partition_by=[DAY],
+            name=self.format.name,
+            configuration=_CONFIGURATION,
+            storage_options=self._storage.delta_options,
         )
         self._refresh(self._opened)
         return self._opened

@@ -53,9 +53,9 @@ class Counts:
 
 
 class Lake:
-    def __init__(self, root: str, spark: SparkSession) -> None:
+    def __init__(self, root: str, spark: SparkSession, endpoint: str | None = None) -> None:
         self.spark, self.root = spark, root
-        self.storage = storage_at(root)
+        self.storage = storage_at(root, endpoint)
         self._tables = {name: LakeTable(self.storage, table) for name, table in table_formats().items()}
 
     @property

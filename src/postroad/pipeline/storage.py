@@ -20,14 +20,23 @@ _UNIQUE_COLUMNS = frozenset(("event_id", "job_id", "message_id", "request_id", "
 class Storage:
     """`root` is an absolute folder, or a URL such as `s3://bucket/lake`. Names are relative to it, with slashes.
 
-    Credentials and the endpoint of an object store come from the environment (`AWS_…`), on every machine.
+    The credentials of an object store come from the environment (`AWS_…`), on every machine. `endpoint` is that of an S3 server
+    other than Amazon's: `https://minio:9000`.
     """
 
     root: str
+    endpoint: str | None = None
 
     @property
     def is_local(self) -> bool:
         return "://" not in self.root
+
+    @property
+    def delta_options(self) -> dict[str, str]:
+        """For delta-rs."""
+        if self.endpoint is None:
+            return {}
+        return {"AWS_ENDPOINT_URL": self.endpoint, "AWS_ALLOW_HTTP": str(self.endpoint.startswith("http://")).lower()}
 
     def url(self, name: str) -> str:
         return f"{self.root}/{name}"
@@ -36,7 +45,7 @@ class Storage:
         """Write a new Parquet file durably. Returns its size."""
         parent = self.url(name).rsplit("/", 1)[0]
         if not self.is_local:
-            filesystem, base = _filesystem(self.root)
+            filesystem, base = _filesystem(self)
             with filesystem.open_output_stream(f"{base}/{name}") as file:
                 _write_parquet(table, file)
             return int(filesystem.get_file_info(f"{base}/{name}").size)
@@ -52,7 +61,7 @@ class Storage:
 
     def read_table(self, name: str, schema: pa.Schema, columns: list[str] | None = None) -> pa.Table:
         """The table with these columns of the schema; those that the file lacks are null."""
-        filesystem, base = _filesystem(self.root)
+        filesystem, base = _filesystem(self)
         wanted = pa.schema([schema.field(column) for column in columns]) if columns is not None else schema
         with filesystem.open_input_file(f"{base}/{name}") as source:
             file = pq.ParquetFile(source)
@@ -61,7 +70,7 @@ class Storage:
         return as_schema(found, wanted)
 
     def read_text(self, name: str) -> str | None:
-        filesystem, base = _filesystem(self.root)
+        filesystem, base = _filesystem(self)
         try:
             with filesystem.open_input_stream(f"{base}/{name}") as file:
                 return bytes(file.read()).decode()
@@ -70,34 +79,34 @@ class Storage:
 
     def names(self, folder: str) -> list[str]:
         """Names in the folder, in order; none if it does not exist."""
-        filesystem, base = _filesystem(self.root)
+        filesystem, base = _filesystem(self)
         selector = fs.FileSelector(f"{base}/{folder}", allow_not_found=True)
         return sorted(one.base_name for one in filesystem.get_file_info(selector) if not one.base_name.startswith("."))
 
     def files_below(self, folder: str) -> list[str]:
         """Names of the data files below the folder."""
-        filesystem, base = _filesystem(self.root)
+        filesystem, base = _filesystem(self)
         found = filesystem.get_file_info(fs.FileSelector(f"{base}/{folder}", allow_not_found=True, recursive=True))
         paths = [one.path for one in found if one.is_file and not one.base_name.startswith(("_", "."))]
         return sorted(path.removeprefix(base).lstrip("/") for path in paths)
 
     def remove_folder(self, folder: str) -> None:
-        filesystem, base = _filesystem(self.root)
+        filesystem, base = _filesystem(self)
         with contextlib.suppress(FileNotFoundError):
             filesystem.delete_dir(f"{base}/{folder}")
 
     def remove_file(self, name: str) -> None:
-        filesystem, base = _filesystem(self.root)
+        filesystem, base = _filesystem(self)
         with contextlib.suppress(FileNotFoundError):
             filesystem.delete_file(f"{base}/{name}")
 
 
-def storage_at(root: str) -> Storage:
+def storage_at(root: str, endpoint: str | None = None) -> Storage:
     """A local folder is created. `s3a://`, Hadoop's name for S3, is accepted."""
     if root.startswith("s3a://"):
         root = "s3://" + root.removeprefix("s3a://")
     if "://" in root and not root.startswith("file://"):
-        return Storage(root.rstrip("/"))
+        return Storage(root.rstrip("/"), endpoint)
     folder = Path(root.removeprefix("file://")).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     return Storage(str(folder))
@@ -137,17 +146,13 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 @cache
-def _filesystem(root: str) -> tuple[Any, str]:
-    if "://" not in root:
+def _filesystem(storage: Storage) -> tuple[Any, str]:
+    root = storage.root
+    if storage.is_local:
         return fs.LocalFileSystem(), root
     if root.startswith("s3://"):
-        return _s3(), root.removeprefix("s3://")
+        scheme, _, host = (storage.endpoint or "").partition("://")
+        endpoint = {"endpoint_override": host, "scheme": scheme} if storage.endpoint else {}
+        return fs.S3FileSystem(**endpoint), root.removeprefix("s3://")
     filesystem, base = fs.FileSystem.from_uri(root)
     return filesystem, base.rstrip("/")
-
-
-def _s3() -> Any:
-    endpoint = os.environ.get("AWS_ENDPOINT_URL", "")
-    scheme, _, host = endpoint.partition("://")
-    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    return fs.S3FileSystem(**({"endpoint_override": host, "scheme": scheme} if endpoint else {}), region=region)

@@ -30,7 +30,7 @@ class Trigger:
         self.interval = min(self.interval * 2, self._quiet) if is_quiet else self._period
 
     def request(self) -> None:
-        """Somebody waits for results."""
+        """A client asked for results."""
         self.interval = self._period
 
     @property
