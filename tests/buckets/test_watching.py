@@ -2,10 +2,16 @@
 
 import asyncio
 import json
+from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
+
+import pytest
 
 from postroad.buckets import watching
 from postroad.buckets.capability import BucketsCapability
+from postroad.jetstream import shared_tail
+from postroad.jetstream.shared_tail import SharedTail
 from tests.buckets.test_values import make_bucket, put
 from tests.gateway import EventReader, Gateway, ShiftedClock, Tenant
 
@@ -163,3 +169,89 @@ async def test_a_watch_of_a_bucket_with_history_has_the_newest_values(tenant: Te
     async with tenant.client.events(f"{bucket}/watch") as reader:
         found = [(entry["key"], entry["revision"]) for _, entry in await take_until_ready(reader)]
         assert found == [("b", 2), ("a", 3), ("long", 4)]
+
+
+async def test_a_watch_of_a_prefix_resumes_after_its_last_event(tenant: Tenant) -> None:
+    bucket = await make_bucket(tenant)
+    for key in ("cart.1", "user.1"):
+        (await put(tenant, bucket, key)).ok()
+    async with tenant.client.events(f"{bucket}/watch?prefix=cart.") as reader:
+        assert [entry["key"] for _, entry in await take_until_ready(reader)] == ["cart.1"]
+        last = reader.last_event_id or ""
+    for key in ("user.1", "cart.2", "carton"):
+        (await put(tenant, bucket, key)).ok()
+    (await tenant.client.delete(f"{bucket}/keys/cart.1")).ok()
+    async with tenant.client.events(f"{bucket}/watch?prefix=cart.", {"Last-Event-ID": last}) as reader:
+        resumed = [(kind, entry["key"]) for kind, entry in await take_until_ready(reader)]
+        assert resumed == [("put", "cart.2"), ("delete", "cart.1")]
+        last = reader.last_event_id or ""
+    (await put(tenant, bucket, "user.2")).ok()
+    async with tenant.client.events(f"{bucket}/watch?prefix=cart.", {"Last-Event-ID": last}) as reader:
+        assert await take_until_ready(reader) == []
+
+
+async def test_a_token_with_a_prefix_watches_these_keys_only(tenant: Tenant) -> None:
+    bucket = await make_bucket(tenant)
+    for key in ("user.1.cart", "user.2.cart"):
+        (await put(tenant, bucket, key)).ok()
+    wanted = {"resource": "bucket/cart", "prefix": "user.1."}
+    token = (await tenant.client.post("/v1/tokens", wanted)).ok(201)["token"]
+    anonymous = replace(tenant.client, headers={})
+    async with anonymous.events(f"{bucket}/watch?bearer={token}") as reader:
+        assert [entry["key"] for _, entry in await take_until_ready(reader)] == ["user.1.cart"]
+        for key in ("user.2.cart", "user.1.name"):
+            (await put(tenant, bucket, key)).ok()
+        assert await changes_of(reader, 1) == [("put", "user.1.name", 4)]
+    async with anonymous.events(f"{bucket}/watch?prefix=user.1.c&bearer={token}") as reader:
+        assert [entry["key"] for _, entry in await take_until_ready(reader)] == ["user.1.cart"]
+    (await anonymous.get(f"{bucket}/watch?prefix=user.&bearer={token}")).problem(403, "forbidden")
+    (await anonymous.get(f"{bucket}/keys/user.1.cart", headers={"Authorization": f"Bearer {token}"})).problem(
+        401, "unauthenticated"
+    )
+    (await tenant.client.post("/v1/tokens", {"resource": "telemetry", "prefix": "a"})).problem(422, "invalid-body")
+    (await tenant.client.post("/v1/tokens", {**wanted, "prefix": "a..b"})).problem(422, "invalid-body")
+
+
+async def test_a_thousand_watches_share_one_tail(gateway: Gateway, tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine has one subscription for all of them, and each gets every change."""
+    bucket = await make_bucket(tenant)
+    (await put(tenant, bucket, "a")).ok()
+    capability = gateway.node.platform.use(BucketsCapability)
+    record = await capability.lifecycle.find(tenant.id, "cart")
+    made: list[SharedTail[Any]] = []
+
+    def counted(*arguments: Any) -> SharedTail[Any]:
+        made.append(SharedTail(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr(shared_tail, "SharedTail", counted)
+    ready, done = asyncio.Semaphore(0), asyncio.Semaphore(0)
+    seen: list[list[bytes]] = []
+
+    async def watch() -> None:
+        mine: list[bytes] = []
+        seen.append(mine)
+        async with aclosing(capability.watches.frames(record, "", None)) as frames:
+            async for one in frames:
+                if b"event: ready" in one:
+                    ready.release()
+                elif b"event: put" in one:
+                    mine.append(one)
+                    if len(mine) == 3:
+                        done.release()
+                        return
+
+    watching_tasks = [asyncio.create_task(watch()) for _ in range(1000)]
+    try:
+        for _ in watching_tasks:
+            await ready.acquire()
+        for value in (b"1", b"2"):
+            (await put(tenant, bucket, "b", value)).ok()
+        for _ in watching_tasks:
+            await done.acquire()
+    finally:
+        for task in watching_tasks:
+            task.cancel()
+        await asyncio.gather(*watching_tasks, return_exceptions=True)
+    assert len(made) == 1
+    assert all(one == seen[0] for one in seen)

@@ -3,7 +3,8 @@
 A token is read-only, short-lived and valid for one resource, with `once` for one connection. It becomes invalid with the text of
 the key that requested it: a rotation ends it at the end of the grace period.
 
-    pr_token_<signed>      signed content: format, tenant, key id, resource, expiry, an id if valid once, id of the text, grants
+    pr_token_<signed>      signed content: format, tenant, key id, resource, expiry, an id if valid once, id of the text, grants,
+                           prefix of the keys of a bucket
 """
 
 import re
@@ -14,6 +15,7 @@ import msgspec
 from postroad.access.identity_cache import IdentityCache
 from postroad.access.records import earliest
 from postroad.api.access import NewToken
+from postroad.api.buckets import PREFIX
 from postroad.crypto.signing import SignatureInvalid, Signer
 from postroad.http.routing import Route
 from postroad.jetstream.bucket import Bucket
@@ -39,8 +41,11 @@ class _Token(msgspec.Struct, frozen=True, array_like=True):
     once_id: str | None
     text_id: str = ""
     grants: tuple[tuple[str, tuple[str, ...]], ...] | None = None
+    key_prefix: str = ""
 
 
+_BUCKET = re.compile(r"bucket/[^/]+")
+_KEY_PREFIX = re.compile(PREFIX)
 _GRANTS_BYTES_MAX = 3000  # of a token's content: it must fit into a URL
 _decode = msgspec.msgpack.Decoder(_Token).decode
 
@@ -71,11 +76,11 @@ class Tokens:
             raise invalid_field("$.resource", f"must have one of the forms: {forms}")
         for kind, name in match.groupdict().items():
             self._check_name(caller, kind, name)
-        grants = self._check_grants(caller, wanted)
+        grants, prefix = self._check_grants(caller, wanted), _checked_prefix(wanted)
         wanted_until_ms = self._clock() + wanted.expires_in_seconds * 1000
         expires_at_ms = min(wanted_until_ms, caller.expires_at_ms or wanted_until_ms)
         once_id = new_id() if wanted.once else None
-        token = _Token(1, caller.tenant, caller.key_id, wanted.resource, expires_at_ms, once_id, caller.text_id, grants)
+        token = _Token(1, caller.tenant, caller.key_id, wanted.resource, expires_at_ms, once_id, caller.text_id, grants, prefix)
         content = msgspec.msgpack.encode(token)
         if grants is not None and len(content) > _GRANTS_BYTES_MAX:
             raise invalid_field("$.grants", f"the grants do not fit into a token of {_GRANTS_BYTES_MAX} bytes")
@@ -125,6 +130,7 @@ class Tokens:
             max_requests_per_second=key.max_requests_per_second,
             max_live_connections=key.max_live_connections,
             grants=token.grants,
+            key_prefix=token.key_prefix,
         )
 
     def _check_name(self, caller: Caller, kind: str, name: str, path: str = "$.resource") -> None:
@@ -154,3 +160,14 @@ class Tokens:
 def _compiled(template: str) -> re.Pattern[str]:
     parts = re.split(r"\{(\w+)\}", template)
     return re.compile("".join(re.escape(part) if index % 2 == 0 else f"(?P<{part}>.+)" for index, part in enumerate(parts)))
+
+
+def _checked_prefix(wanted: NewToken) -> str:
+    """The prefix of the keys that a token for a bucket reads. Raises BodyInvalid."""
+    if wanted.prefix is None:
+        return ""
+    if not _BUCKET.fullmatch(wanted.resource):
+        raise invalid_field("$.prefix", "is for a resource `bucket/{bucket}` only")
+    if not _KEY_PREFIX.fullmatch(wanted.prefix):
+        raise invalid_field("$.prefix", "no key can start with it")
+    return wanted.prefix

@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from postroad.api.buckets import KEY_CHARS_MAX, PREFIX
 from postroad.api.pages import Limit, page_of
 from postroad.api.topics import PATTERNS_MAX, SubjectPattern
 from postroad.kernel.clock import AwareDatetime, Timestamp
@@ -287,6 +288,18 @@ class NewToken(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid
         Annotated[
             tuple[TopicGrant, ...],
             Meta(min_length=1, max_length=GRANTS_MAX, description="For `live`: topics with patterns, as JSON."),
+        ]
+        | None
+    ) = None
+    prefix: (
+        Annotated[
+            str,
+            Meta(
+                min_length=1,
+                max_length=KEY_CHARS_MAX,
+                description="For `bucket/{bucket}`: only keys that start with this text.",
+                extra_json_schema={"pattern": PREFIX},
+            ),
         ]
         | None
     ) = None

@@ -30,7 +30,7 @@ from postroad.http.response import Response
 from postroad.http.routing import Route
 from postroad.http.security_headers import content_headers
 from postroad.http.sse import event_stream
-from postroad.kernel.errors import EngineFull, EngineUnavailable, InvalidParameter, StorageQuotaExceeded
+from postroad.kernel.errors import EngineFull, EngineUnavailable, Forbidden, InvalidParameter, StorageQuotaExceeded
 from postroad.kernel.identity import Scope
 from postroad.topics.hops import HOPS_HEADER, request_hops
 
@@ -197,7 +197,10 @@ class BucketValueRoutes:
 
     async def watch_bucket(self, request: Request) -> Response:
         query: BucketWatchQuery = request.query
-        prefix, record = rules.check_prefix(query.prefix), await self._record(request)
+        prefix = rules.check_prefix(query.prefix or request.caller.key_prefix or None)
+        if not prefix.startswith(request.caller.key_prefix):
+            raise Forbidden(f"the token is for keys that start with {request.caller.key_prefix!r}")
+        record = await self._record(request)
         last_event_id = request.header(b"last-event-id") or query.last_event_id
         if last_event_id is not None:
             rules.parse_event_id(last_event_id)

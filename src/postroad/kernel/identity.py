@@ -44,7 +44,8 @@ class Caller:
 
     `allowed` has the globs of each kind of resource that the caller is restricted to; other kinds are not restricted.
     `only_stream` is the stream that a JWT is restricted to. `grants` are the topics that a token or JWT is restricted to, each
-    with the patterns of subjects that it may read; None for no such restriction.
+    with the patterns of subjects that it may read; None for no such restriction. `key_prefix` is that of the keys of a bucket
+    that a token may read.
     `text_id` identifies the text of the key that admitted the caller,
     which a rotation replaces. `issuer` is the id of the key that created the JWT's secret.
     The limits are those of the key per worker: None for the defaults, 0 for none.
@@ -65,6 +66,7 @@ class Caller:
     max_requests_per_second: int | None = None
     max_live_connections: int | None = None
     grants: tuple[tuple[str, tuple[str, ...]], ...] | None = None
+    key_prefix: str = ""
 
     def may_use(self, kind: str, name: str) -> bool:
         """True if the restrictions allow the resource of this kind and name."""

@@ -21,6 +21,9 @@ def create_tokens(
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Valid for one connection.")] = False,
     grants: Annotated[list[str] | None, typer.Option("--grant", help="For `live`: topics with patterns, as JSON.")] = None,
+    prefix: Annotated[
+        str | None, typer.Option("--prefix", help="For `bucket/{bucket}`: only keys that start with this text.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Create a stream token.
@@ -35,6 +38,7 @@ def create_tokens(
                 expires_in_seconds=seconds(expires_in_seconds),
                 once=once,
                 grants=[json_value(text, "grants") for text in grants or ()] or None,
+                prefix=prefix,
             ),
             as_json,
             "token",
