@@ -67,7 +67,7 @@ class Answer:
         assert found["title"] and found["detail"]
         assert isinstance(found["retryable"], bool)
         assert found["requestId"] == self.headers["x-request-id"]
-        assert set(found) <= {"type", "title", "status", "detail", "code", "retryable", "requestId", "errors"}
+        assert set(found) <= {"type", "title", "status", "detail", "code", "retryable", "requestId", "reason", "errors"}
         return found
 
     def ok(self, status: int = 200) -> Any:

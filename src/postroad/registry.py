@@ -22,6 +22,7 @@ PACKAGES: tuple[str, ...] = (
     "postroad.schedules",
     "postroad.topics",
     "postroad.buckets",
+    "postroad.commands",
     "postroad.subscriptions",
     "postroad.jobs",
     "postroad.streams",
@@ -39,6 +40,12 @@ def capabilities() -> tuple[Any, ...]:
 @cache
 def event_types() -> tuple[type[Event], ...]:
     return tuple(kind for module in _modules("events") for kind in module.EVENTS)
+
+
+@cache
+def ingested_event_types() -> tuple[type[Event], ...]:
+    """The event types in the pipeline's table `events`. Events of commands are not ingested yet."""
+    return tuple(kind for kind in event_types() if kind.stream != "COMMANDS")
 
 
 @cache

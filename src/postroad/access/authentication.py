@@ -1,6 +1,7 @@
 """Authentication and authorization of requests. Everything that is not explicitly allowed is refused."""
 
 import contextlib
+from collections.abc import Awaitable, Callable
 from urllib.parse import parse_qs
 
 from postroad.access.hook import Attempt, Authorize, apply_hook
@@ -17,6 +18,9 @@ from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import Forbidden, InvalidParameter, PostroadError, Unauthenticated
 from postroad.kernel.identity import MISSING_CREDENTIALS_HINT, Caller, Credential, RouteRequirement, Scope
 from postroad.kernel.usage_counters import ANONYMOUS
+
+EMIT_PREFIX = "pr_emit_"
+EmitAuthenticator = Callable[[str, str | None], Awaitable[Caller | None]]  # the text, and the tenant that the request names
 
 
 class RequestAuthenticator:
@@ -36,6 +40,7 @@ class RequestAuthenticator:
     ) -> None:
         self._identities, self._tokens, self._jwts, self._throttle, self._audit = identities, tokens, jwts, throttle, audit
         self._authorize, self._keys_in_urls, self._is_open = authorize, keys_in_urls, is_open
+        self.emit_tokens: EmitAuthenticator | None = None  # set by the capability that issues them
 
     async def authenticate(self, request: Request, route: Route) -> Caller:
         """The caller, if it may use the route. Raises Unauthenticated, RateLimited, Forbidden, TenantNotFound, TenantDisabled,
@@ -100,6 +105,10 @@ class RequestAuthenticator:
             named_resources = (route.resource, route.alternative_resource)
             resources = tuple(one.format(**request.parameters) for one in named_resources if one is not None)
             return await self._tokens.authenticate(text, resources, request.parameters.get("project")) if resources else None
+        if text.startswith(EMIT_PREFIX):
+            if self.emit_tokens is None or is_in_url or not route.accepts_emit_token:
+                return None
+            return await self.emit_tokens(text, named)
         if route.accepts_jwt and text.count(".") == 2:
             return await self._jwts.authenticate(text, named or _tenant_in_url(request, route) or DEFAULT_TENANT)
         return None

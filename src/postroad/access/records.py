@@ -53,6 +53,7 @@ class KeyRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     allowed_topics: tuple[str, ...] = ALL_RESOURCES
     allowed_buckets: tuple[str, ...] = ALL_RESOURCES
     allowed_streams: tuple[str, ...] = ALL_RESOURCES
+    allowed_services: tuple[str, ...] = ALL_RESOURCES
     is_enabled: bool = True
     hashes: tuple[KeyHash, ...]
     created_by: str = ""
@@ -65,7 +66,11 @@ class KeyRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     @property
     def allowed(self) -> dict[str, tuple[str, ...]] | None:
         return resource_restrictions(
-            queue=self.allowed_queues, topic=self.allowed_topics, bucket=self.allowed_buckets, stream=self.allowed_streams
+            queue=self.allowed_queues,
+            topic=self.allowed_topics,
+            bucket=self.allowed_buckets,
+            stream=self.allowed_streams,
+            service=self.allowed_services,
         )
 
     def is_active(self, at_ms: int) -> bool:
@@ -150,6 +155,7 @@ def key_properties_of(record: KeyRecord) -> KeyProperties:
         allowed_topics=record.allowed_topics,
         allowed_buckets=record.allowed_buckets,
         allowed_streams=record.allowed_streams,
+        allowed_services=record.allowed_services,
         enabled=record.is_enabled,
         created_by=record.created_by or None,
         created_at=rfc3339(record.created_at_ms),

@@ -245,7 +245,7 @@ class AccessRoutes:
         allowed = caller.allowed or {}
         if caller.credential is Credential.JWT:
             streams = allowed.get("stream", ALL_RESOURCES) if caller.only_stream is None else (caller.only_stream,)
-            allowed = {"queue": (), "topic": (), "bucket": (), "stream": streams}
+            allowed = {"queue": (), "topic": (), "bucket": (), "stream": streams, "service": ()}
         return Response(
             WhoAmI(
                 tenant=caller.tenant,
@@ -259,6 +259,7 @@ class AccessRoutes:
                 allowed_topics=allowed.get("topic", ALL_RESOURCES),
                 allowed_buckets=allowed.get("bucket", ALL_RESOURCES),
                 allowed_streams=allowed.get("stream", ALL_RESOURCES),
+                allowed_services=allowed.get("service", ALL_RESOURCES),
                 expires_at=None if caller.expires_at_ms is None else rfc3339(caller.expires_at_ms),
             )
         )

@@ -122,6 +122,7 @@ class KeyProperties(msgspec.Struct, frozen=True, rename="camel", kw_only=True, o
     allowed_topics: tuple[str, ...]
     allowed_buckets: tuple[str, ...]
     allowed_streams: tuple[str, ...]
+    allowed_services: tuple[str, ...] = ALL_RESOURCES
     enabled: bool
     created_by: str | None = None
     created_at: Timestamp
@@ -152,6 +153,7 @@ class NewKey(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_u
     allowed_topics: Globs = ALL_RESOURCES
     allowed_buckets: Globs = ALL_RESOURCES
     allowed_streams: Globs = ALL_RESOURCES
+    allowed_services: Globs = ALL_RESOURCES
     expires_at: AwareDatetime | None = None
     max_requests_per_second: RequestRate | None = None
     max_live_connections: LiveConnections | None = None
@@ -167,6 +169,7 @@ class KeyChange(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbi
     allowed_topics: Globs | UnsetType = UNSET
     allowed_buckets: Globs | UnsetType = UNSET
     allowed_streams: Globs | UnsetType = UNSET
+    allowed_services: Globs | UnsetType = UNSET
     expires_at: AwareDatetime | UnsetType | None = UNSET
     max_requests_per_second: RequestRate | UnsetType | None = UNSET
     max_live_connections: LiveConnections | UnsetType | None = UNSET
@@ -202,6 +205,7 @@ class WhoAmI(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     allowed_topics: tuple[str, ...]
     allowed_buckets: tuple[str, ...]
     allowed_streams: tuple[str, ...]
+    allowed_services: tuple[str, ...] = ALL_RESOURCES
     expires_at: Timestamp | None
 
 

@@ -45,6 +45,9 @@ class TenantSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     max_queues: _Count
     max_topics: _Count = 0
     max_buckets: _Count = 0
+    max_services: _Count = 0
+    max_routes: _Count = 0
+    commands_by_key: bool = True
     max_keys: _Count
     max_storage_bytes: _StoredBytes | None = None
     max_requests_per_second: _Count | None = None
@@ -84,6 +87,12 @@ class TenantSettingsChange(msgspec.Struct, frozen=True, rename="camel", kw_only=
     max_queues: Annotated[_Count | UnsetType | None, Meta(description="Platform keys only.")] = UNSET
     max_topics: Annotated[_Count | UnsetType | None, Meta(description="Platform keys only.")] = UNSET
     max_buckets: Annotated[_Count | UnsetType | None, Meta(description="Platform keys only.")] = UNSET
+    max_services: Annotated[_Count | UnsetType | None, Meta(description="Platform keys only.")] = UNSET
+    max_routes: Annotated[_Count | UnsetType | None, Meta(description="Platform keys only.")] = UNSET
+    commands_by_key: Annotated[
+        bool | UnsetType | None,
+        Meta(description="Keys that a service trusts may send its commands directly; otherwise emit tokens are needed."),
+    ] = UNSET
     max_keys: Annotated[_Count | UnsetType | None, Meta(description="Platform keys only.")] = UNSET
     max_storage_bytes: Annotated[
         _StoredBytes | UnsetType | None,

@@ -25,4 +25,5 @@ class Problem(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_de
     request_id: Annotated[
         str | None, Meta(description="Of the response, as in its `X-Request-Id`; not in the results of a batch.")
     ] = None
+    reason: Annotated[str | None, Meta(description="Of a refused command: a short code, such as `hmac-invalid`.")] = None
     errors: list[FieldError] | None = None

@@ -2,6 +2,16 @@
 
 from postroad.api.access import InviteEnded, InviteNotFound, KeyNotFound, SecretNotFound, TenantDisabled, TenantNotFound
 from postroad.api.buckets import BucketKeyNotFound, BucketNotFound, RevisionMismatch
+from postroad.api.commands import (
+    AclDenied,
+    CommandInvalid,
+    CommandRouteNotFound,
+    DeliveryFailure,
+    GrantNotFound,
+    RouteMissing,
+    ServiceNotFound,
+    SourceRefused,
+)
 from postroad.api.jobs import JobEnded, JobInProgress, JobNotFound, PayloadGone
 from postroad.api.queues import (
     AlreadySettled,
@@ -77,6 +87,7 @@ from postroad.kernel.errors import (
 )
 
 __all__ = [
+    "AclDenied",
     "AlreadyExists",
     "AlreadySettled",
     "AuthError",
@@ -84,10 +95,13 @@ __all__ = [
     "BodyTooSlow",
     "BucketKeyNotFound",
     "BucketNotFound",
+    "CommandInvalid",
+    "CommandRouteNotFound",
     "Conflict",
     "ConflictError",
     "ContentTypeMismatch",
     "DataDirectoryInUse",
+    "DeliveryFailure",
     "Draining",
     "EngineFull",
     "EngineNoResponders",
@@ -95,6 +109,7 @@ __all__ = [
     "EngineUnavailable",
     "FilterInvalid",
     "Forbidden",
+    "GrantNotFound",
     "HeaderTimeout",
     "HeadersTooLarge",
     "IdempotencyMismatch",
@@ -130,13 +145,16 @@ __all__ = [
     "ReceiptInvalid",
     "RegistryStale",
     "RevisionMismatch",
+    "RouteMissing",
     "RouteNotFound",
     "ScheduleNotFound",
     "SchemaMismatch",
     "SchemaTooSlow",
     "SecretNotFound",
     "SequenceConflict",
+    "ServiceNotFound",
     "SessionNotFound",
+    "SourceRefused",
     "StorageQuotaExceeded",
     "StreamClosed",
     "StreamExists",

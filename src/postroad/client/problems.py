@@ -40,7 +40,7 @@ def problem_of(call: Call[Any], response: httpx.Response) -> PostroadError | Non
         kind = ERRORS.get(body["code"]) or _unknown_kind(
             body["code"], response.status_code, body.get("title", ""), body.get("retryable")
         )
-        detail, extra = body.get("detail", ""), {"errors": body.get("errors")}
+        detail, extra = body.get("detail", ""), {"errors": body.get("errors"), "reason": body.get("reason")}
     except (msgspec.DecodeError, KeyError, TypeError):  # a response to HEAD, which has no body, or of a proxy
         code = (_STATUS_CODES | dict(call.codes)).get(response.status_code, "") if call.method == "HEAD" else ""
         kind = ERRORS.get(code, Unreachable if response.status_code >= 500 else PostroadError)

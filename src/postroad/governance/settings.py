@@ -32,6 +32,8 @@ class GovernanceSettings(Section):
     queues_per_tenant_max: int = setting(10_000, "Queues per tenant.", positive)
     topics_per_tenant_max: int = setting(10_000, "Topics per tenant.", positive)
     buckets_per_tenant_max: int = setting(1000, "Buckets per tenant.", positive)
+    services_per_tenant_max: int = setting(1000, "Services that send or receive commands, per tenant.", positive)
+    routes_per_tenant_max: int = setting(10_000, "Routes of commands per tenant.", positive)
     requests_per_second_per_tenant_max: int = setting(
         1000,
         "Requests per second of a tenant that a worker accepts while other tenants use it, too, unless the tenant's setting "

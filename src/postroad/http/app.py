@@ -214,7 +214,7 @@ class App:
             _check_json(request)
         body = await self._read_body(request, limit)
         request.body_bytes = len(body)
-        if route.body is None:
+        if route.body is None or route.raw_body:
             request.body = body
             return
         if is_optional and body:

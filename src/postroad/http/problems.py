@@ -12,7 +12,7 @@ PROBLEM_MEDIA = b"application/problem+json"
 
 
 def problem_of(error: PostroadError, request_id: str | None = None) -> Problem:
-    errors = error.extra.get("errors")
+    errors, reason = error.extra.get("errors"), error.extra.get("reason")
     return Problem(
         type=f"/docs/errors#{error.code}",
         title=error.title,
@@ -21,6 +21,7 @@ def problem_of(error: PostroadError, request_id: str | None = None) -> Problem:
         code=error.code,
         retryable=error.retryable,
         request_id=request_id,
+        reason=reason if isinstance(reason, str) else None,
         errors=msgspec.convert(errors, list[FieldError]) if errors else None,
     )
 

@@ -40,10 +40,10 @@ class Route:
     """One operation. `scope` None needs no credential; `query`, `body` and `response` are msgspec types.
 
     `{name}` in the path matches one segment; with `matches_rest` the last one matches the rest of the path, slashes included.
-    `raw_body`: the body is passed as bytes. `media` empty: a successful response has no body.
+    `raw_body`: the body is passed as bytes; `body` then only describes it. `media` empty: a successful response has no body.
     `resource` is the resource that a stream token must be for, made of path parameters; `alternative_resource` is accepted, too.
-    `accepts_jwt`: JWTs of the tenant are
-    accepted. `allows_anonymous`: requests without a credential are accepted without scopes, and the handler decides.
+    `accepts_jwt`: JWTs of the tenant are accepted. `accepts_emit_token`: emit tokens of services are accepted.
+    `allows_anonymous`: requests without a credential are accepted without scopes, and the handler decides.
     `alternative_scope` is a scope that is accepted instead of `scope`. `allows_admin`: `admin` is accepted, too, because the
     route manages or observes resources; routes that carry a tenant's data (publish, consume, read or append to streams) do not.
     `token_tenant`, on a route without a scope: the tenant of a signed token that the handler checks, None without a valid one;
@@ -72,6 +72,7 @@ class Route:
     resource: str | None = None
     alternative_resource: str | None = None
     accepts_jwt: bool = False
+    accepts_emit_token: bool = False
     allows_anonymous: bool = False
     raw_body: bool = False
     matches_rest: bool = False
@@ -92,7 +93,7 @@ class Route:
     body_shape: JsonShape | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        if self.body is not None:
+        if self.body is not None and not self.raw_body:
             object.__setattr__(self, "body_decoder", msgspec.json.Decoder(self.body))
             object.__setattr__(self, "body_shape", shape_of(self.body))
         if not self.action:

@@ -136,6 +136,9 @@ class Follower:
         synced_at = self._tail.synced_at
         return float("inf") if synced_at is None else asyncio.get_running_loop().time() - synced_at
 
+    def poll_soon(self) -> None:
+        self._tail.poll_soon()
+
     async def wait_loaded(self) -> None:
         await self._tail.caught_up.wait()
 

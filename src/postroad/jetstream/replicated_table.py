@@ -149,6 +149,20 @@ class ReplicatedTable(Generic[Record]):
                 raise EngineRefused("the registry's record cannot be decoded by this version of Postroad")
         return found
 
+    async def refresh(self, key: str) -> Record | None:
+        """The record as the engine has it now, whatever is in memory. Raises EngineUnavailable."""
+        known = self._revisions.get(key, 0)
+        value = await self._bucket.get(key)
+        if value is not None:
+            self._apply(value)
+        elif self._revisions.get(key, 0) == known and key in self._records:
+            self._set(key, None)
+        return self._records.get(key)
+
+    def poll_soon(self) -> None:
+        """Read missed changes now, if there are any."""
+        self._follower.poll_soon()
+
     def forget(self, key: str) -> None:
         """Make the next `fetch` read from the engine, because the record in memory is outdated."""
         self._drop(key)

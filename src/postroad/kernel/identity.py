@@ -23,11 +23,13 @@ class RouteRequirement(StrEnum):
 
 
 class Credential(StrEnum):
-    """The kind of credential of a caller. `HOOK`: accepted by the operator's hook; `NONE`: anonymous."""
+    """The kind of credential of a caller. `EMIT`: an emit token of a service;
+    `HOOK`: accepted by the operator's hook; `NONE`: anonymous."""
 
     KEY = "key"
     JWT = "jwt"
     TOKEN = "token"  # noqa: S105  # not a secret
+    EMIT = "emit"
     HOOK = "hook"
     NONE = "none"
 
@@ -48,6 +50,7 @@ class Caller:
     that a token may read.
     `text_id` identifies the text of the key that admitted the caller,
     which a rotation replaces. `issuer` is the id of the key that created the JWT's secret.
+    `service` is the service that an emit token sends commands for.
     The limits are those of the key per worker: None for the defaults, 0 for none.
     """
 
@@ -63,6 +66,7 @@ class Caller:
     only_stream: str | None = None
     text_id: str = ""
     issuer: str = ""
+    service: str | None = None
     max_requests_per_second: int | None = None
     max_live_connections: int | None = None
     grants: tuple[tuple[str, tuple[str, ...]], ...] | None = None

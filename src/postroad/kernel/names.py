@@ -17,6 +17,8 @@ TOPIC_CHARS_MAX = 80
 TOPIC = re.compile(r"[A-Za-z0-9_.:-]{1,80}")
 BUCKET_CHARS_MAX = 80
 BUCKET = re.compile(r"[A-Za-z0-9_.:-]{1,80}")
+SERVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+COMMAND = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,79}")
 STREAM_CHARS_MAX = 256
 SESSION_PREFIX = "session:"  # the stream of session `42` is `session:42`
 STREAM = re.compile(r"[A-Za-z0-9_.:~@+=-]+(?:/[A-Za-z0-9_.:~@+=-]+)*")
@@ -165,6 +167,24 @@ def bucket_name(text: str) -> str:
 def bucket_store(tenant: str, bucket: str) -> str:
     """Name of a bucket for NATS KV clients; its stream is `KV_` and this name."""
     return f"{tenant}__{escape(bucket)}"
+
+
+def service_name(text: str) -> str:
+    """Return the text if it is the name of a service. Raises InvalidParameter."""
+    if not SERVICE.fullmatch(text):
+        raise InvalidParameter(
+            f"a service name has 1 to 64 letters, digits and '_ . -', and starts with a letter or digit: {text[:100]!r}"
+        )
+    return text
+
+
+def command_name(text: str) -> str:
+    """Return the text if it is the name of a command. Raises InvalidParameter."""
+    if not COMMAND.fullmatch(text):
+        raise InvalidParameter(
+            f"a command name has 1 to 80 letters, digits and '_ . : -', and starts with a letter or digit: {text[:100]!r}"
+        )
+    return text
 
 
 def tenant_of(rest: str) -> str | None:

@@ -18,7 +18,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 
 from postroad.kernel.event import REQUIRED, Event, event_name
 from postroad.pipeline.schemas import event_columns
-from postroad.registry import event_types
+from postroad.registry import ingested_event_types
 from postroad.telemetry.frames import FRAME_VERSION
 
 FAULTS = (
@@ -244,7 +244,7 @@ def _event_columns(kind: type[Event], lines: list[Line], messages: list[Message]
 
 @cache
 def _schemas() -> dict[str, _EventSchema]:
-    return {event_name(kind): _schema_of(kind) for kind in event_types()}
+    return {event_name(kind): _schema_of(kind) for kind in ingested_event_types()}
 
 
 @cache

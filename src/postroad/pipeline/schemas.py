@@ -9,7 +9,7 @@ from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from postroad.kernel.event import Event, event_name
-from postroad.registry import event_types
+from postroad.registry import ingested_event_types
 
 _KINDS: dict[type, spark.DataType] = {
     str: spark.StringType(),
@@ -78,7 +78,7 @@ def _fields_of(kind: type[Event]) -> dict[str, msgspec.structs.FieldInfo]:
 def event_columns() -> dict[str, spark.DataType]:
     """Columns of the fields of all event types, in the order of the types."""
     found: dict[str, spark.DataType] = {}
-    for kind in event_types():
+    for kind in ingested_event_types():
         for name, field in _fields_of(kind).items():
             if name in HEAD or name == "timestamp":
                 continue

@@ -168,11 +168,11 @@ class Publisher:
         """Check a message against the limits. Raises TooLarge, BodyInvalid."""
         check_message(new, self._limits, self._tenant_settings.of(tenant).max_message_bytes, self._clock())
 
-    async def deliver(self, context: RequestContext, queue: str, message: StoredMessage) -> None:
+    async def deliver(self, context: RequestContext, queue: str, message: StoredMessage, *, awaits_event: bool = True) -> None:
         """Publish a message that another capability has made, with the ids that it chose.
 
         Repeated with the same ids it is stored once for a minute, and its event has the same id. The queue is not created.
-        Raises like `publish`.
+        Without `awaits_event` the event of its job is stored soon, for callers that promise another event. Raises like `publish`.
         """
         new = NewMessage(payload=message.payload, headers=message.headers)
         self.check(context.tenant, new)
@@ -180,10 +180,18 @@ class Publisher:
         if record.settings.schema is not None:
             await self._check_schema(record, new)
         pending = _PendingPublish(new, message, 0, (message_write(record, message, 0),), "")
-        [outcome] = await self._store(record, [pending])
-        if isinstance(outcome, PostroadError):
-            raise outcome
-        await self._outbox.commit(context, _queued_event(record, pending, message, outcome[-1].sequence))
+        if record.settings.max_messages:
+            [outcome] = await self._store(record, [pending])
+            if isinstance(outcome, PostroadError):
+                raise outcome
+            sequence = outcome[-1].sequence
+        else:  # the common case, with less overhead
+            sequence = (await self._committers.of(record.stream).append(pending.writes[0])).sequence
+        event = _queued_event(record, pending, message, sequence)
+        if awaits_event:
+            await self._outbox.commit(context, event)
+        else:
+            self._outbox.record(context, event)
         metrics.published.add(context.tenant)
         self._throughput.add_published(record.stream, 1)
 

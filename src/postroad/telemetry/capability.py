@@ -44,7 +44,10 @@ class TelemetryCapability(Capability):
     @classmethod
     def streams(cls, settings: Settings) -> Sequence[StreamSpec]:
         return frame_streams(
-            settings.replica_count, job_bytes_max=settings.share_of_store(8), telemetry_bytes_max=settings.share_of_store(16)
+            settings.replica_count,
+            job_bytes_max=settings.share_of_store(8),
+            telemetry_bytes_max=settings.share_of_store(16),
+            command_bytes_max=settings.share_of_store(16),
         )
 
     def routes(self) -> Sequence[Route]:

@@ -1,8 +1,8 @@
 """Frames: many events in one stored message.
 
-Format 1. Subject `job.<tenant>` or `telemetry.<tenant>`; headers `Postroad-Frame: 1` and `Postroad-Events: <count>`; the body
-has the events as JSON lines, in the order in which they happened in the sending process. The position of an event is the
-sequence of its frame and its line; `event_id` identifies it.
+Format 1. Subject `job.<tenant>`, `telemetry.<tenant>` or `command.<tenant>`; headers `Postroad-Frame: 1` and
+`Postroad-Events: <count>`; the body has the events as JSON lines, in the order in which they happened in the sending process. The
+position of an event is the sequence of its frame and its line; `event_id` identifies it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ from postroad.jetstream.protocol import header_lines
 from postroad.jetstream.tail import republish
 
 FRAME_VERSION = "1"
-STREAMS = {"JOBS": "job", "TELEMETRY": "telemetry"}
+STREAMS = {"JOBS": "job", "TELEMETRY": "telemetry", "COMMANDS": "command"}  # new ones last: positions are in this order
 
 
 def frame_subject(stream: str, tenant: str) -> str:
@@ -34,10 +34,12 @@ def unpack(payload: bytes) -> Iterator[bytes]:
     return (line for line in payload.split(b"\n") if line)
 
 
-def frame_streams(replicas: int, *, job_bytes_max: int = -1, telemetry_bytes_max: int = -1) -> list[StreamSpec]:
+def frame_streams(
+    replicas: int, *, job_bytes_max: int = -1, telemetry_bytes_max: int = -1, command_bytes_max: int = -1
+) -> list[StreamSpec]:
     """The streams of frames. Frames that the pipeline has read are trimmed (`jobs/frame_trimmer.py`); if no pipeline runs, the
     engine drops the oldest frames by age and size, so that the events of a busy tenant cannot fill the store."""
-    bytes_max = {"JOBS": job_bytes_max, "TELEMETRY": telemetry_bytes_max}
+    bytes_max = {"JOBS": job_bytes_max, "TELEMETRY": telemetry_bytes_max, "COMMANDS": command_bytes_max}
     return [
         StreamSpec(
             stream,

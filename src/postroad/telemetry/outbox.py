@@ -72,6 +72,11 @@ class Outbox:
         self._drained: asyncio.Future[None] | None = None
         self.dropped = 0  # events dropped since the start
 
+    @property
+    def is_full(self) -> bool:
+        """True if `commit` would fail now."""
+        return self._waiting_bytes > self._waiting_bytes_max
+
     def record(self, context: RequestContext | None, *events: Event) -> None:
         """Store events of one tenant and one stream soon. Does not wait and does not raise.
 
@@ -80,7 +85,7 @@ class Outbox:
         complete = self._complete(context, events)
         if not complete or self._is_dropped(complete):
             return
-        if self._waiting_bytes > self._waiting_bytes_max:
+        if self.is_full:
             self._drop(complete[0].stream, len(complete))
             return
         self._add(complete[0], [encode_event(event) for event in complete], None)
@@ -99,7 +104,7 @@ class Outbox:
         complete = self._complete(context, events)
         if not complete or self._is_dropped(complete):
             on_committed(None)
-        elif self._waiting_bytes > self._waiting_bytes_max:
+        elif self.is_full:
             on_committed(EngineUnavailable("too many events are waiting to be stored", retry_after=1))
         else:
             self._add(complete[0], [encode_event(event) for event in complete], on_committed)

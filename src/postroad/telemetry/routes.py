@@ -98,10 +98,13 @@ class TelemetryRoutes:
     async def _positions(self, tenant: str, last_event_id: str | None) -> dict[str, int]:
         if last_event_id is not None:
             try:
-                return dict(zip(STREAMS, self._position_cipher.decrypt(tenant, last_event_id), strict=True))
+                known = dict(zip(STREAMS, self._position_cipher.decrypt(tenant, last_event_id), strict=False))
             except PositionInvalid as exc:
                 raise InvalidParameter("Last-Event-ID was not sent by this stream; connect without it") from exc
-        return {stream: await self._newest_position(stream, tenant) for stream in STREAMS}
+        else:
+            known = {}
+        # An id of an earlier version lacks the streams that were added since: these are read from now on.
+        return {stream: known[stream] if stream in known else await self._newest_position(stream, tenant) for stream in STREAMS}
 
     async def _newest_position(self, stream: str, tenant: str) -> int:
         position = self._tails.position(_source(stream, tenant))

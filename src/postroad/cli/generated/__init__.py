@@ -3,13 +3,16 @@
 MODULES = frozenset(
     [
         "buckets",
+        "grants",
         "invites",
         "jobs",
         "keys",
         "queues",
         "queues_dlq",
+        "routes",
         "schedules",
         "secrets",
+        "services",
         "sessions",
         "streams",
         "subscriptions",
@@ -23,4 +26,7 @@ MODULES = frozenset(
 GROUPS: dict[str, str] = {
     "tokens": "Stream tokens, for live reads where the client cannot send a header. Needs the scope read.",
     "schedules": "Messages published by cron expression or interval.",
+    "services": "Services that send and receive commands.",
+    "routes": "Routes of commands to queues, and the change log of the registry.",
+    "grants": "Which service may send which command.",
 }

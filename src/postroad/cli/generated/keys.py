@@ -43,6 +43,9 @@ def create_keys(
     allowed_streams: Annotated[
         list[str] | None, typer.Option("--stream", help="Names; `*` matches any run of characters.")
     ] = None,
+    allowed_services: Annotated[
+        list[str] | None, typer.Option("--allowed-service", help="Names; `*` matches any run of characters.")
+    ] = None,
     expires_at: Annotated[
         str | None, typer.Option("--expires", help="A time such as `2027-01-31T12:00:00Z`, or a span such as `12h`.")
     ] = None,
@@ -76,6 +79,7 @@ def create_keys(
                 allowed_topics=allowed_topics,
                 allowed_buckets=allowed_buckets,
                 allowed_streams=allowed_streams,
+                allowed_services=allowed_services,
                 expires_at=from_now(expires_at) if expires_at else None,
                 max_requests_per_second=max_requests_per_second,
                 max_live_connections=max_live_connections,
@@ -110,6 +114,9 @@ def update_keys(
     allowed_streams: Annotated[
         list[str] | None, typer.Option("--stream", help="Names; `*` matches any run of characters.")
     ] = None,
+    allowed_services: Annotated[
+        list[str] | None, typer.Option("--allowed-service", help="Names; `*` matches any run of characters.")
+    ] = None,
     expires_at: Annotated[
         str | None,
         typer.Option("--expires", help="A time such as `2027-01-31T12:00:00Z`, or a span such as `12h`. `none` removes it."),
@@ -143,6 +150,7 @@ def update_keys(
                 allowed_topics=allowed_topics,
                 allowed_buckets=allowed_buckets,
                 allowed_streams=allowed_streams,
+                allowed_services=allowed_services,
                 expires_at=nullable(expires_at, from_now),
                 max_requests_per_second=nullable(max_requests_per_second, int),
                 max_live_connections=nullable(max_live_connections, int),

@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from postroad.client.buckets import AsyncBuckets, Buckets
     from postroad.client.generated.audit import AsyncAudit, Audit
+    from postroad.client.generated.grants import AsyncGrants, Grants
     from postroad.client.generated.insights import AsyncInsights, Insights
     from postroad.client.generated.invites import AsyncInvites, Invites
     from postroad.client.generated.jwt_secrets import AsyncJwtSecrets, JwtSecrets
     from postroad.client.generated.pipeline import AsyncPipeline, Pipeline
+    from postroad.client.generated.routes import AsyncRoutes, Routes
     from postroad.client.generated.schedules import AsyncSchedules, Schedules
+    from postroad.client.generated.services import AsyncServices, Services
     from postroad.client.generated.tenants import AsyncTenants, Tenants
     from postroad.client.generated.tokens import AsyncTokens, Tokens
     from postroad.client.jobs import AsyncJobs, Jobs
@@ -94,6 +97,24 @@ class GeneratedNamespaces:
         from postroad.client.buckets import Buckets
 
         return Buckets(self._transport)
+
+    @cached_property
+    def services(self) -> "Services":
+        from postroad.client.generated.services import Services
+
+        return Services(self._transport)
+
+    @cached_property
+    def routes(self) -> "Routes":
+        from postroad.client.generated.routes import Routes
+
+        return Routes(self._transport)
+
+    @cached_property
+    def grants(self) -> "Grants":
+        from postroad.client.generated.grants import Grants
+
+        return Grants(self._transport)
 
     @cached_property
     def subscriptions(self) -> "Subscriptions":
@@ -207,6 +228,24 @@ class AsyncGeneratedNamespaces:
         from postroad.client.buckets import AsyncBuckets
 
         return AsyncBuckets(self._transport)
+
+    @cached_property
+    def services(self) -> "AsyncServices":
+        from postroad.client.generated.services import AsyncServices
+
+        return AsyncServices(self._transport)
+
+    @cached_property
+    def routes(self) -> "AsyncRoutes":
+        from postroad.client.generated.routes import AsyncRoutes
+
+        return AsyncRoutes(self._transport)
+
+    @cached_property
+    def grants(self) -> "AsyncGrants":
+        from postroad.client.generated.grants import AsyncGrants
+
+        return AsyncGrants(self._transport)
 
     @cached_property
     def subscriptions(self) -> "AsyncSubscriptions":

@@ -1,0 +1,59 @@
+"""Finds commands that were dispatched by a grant after its revocation, because the change had not reached the worker yet.
+
+The worker remembers the last dispatch of each route and sender. The record of a route names its recent revocations and their
+times, so the comparison works however late the change arrives.
+"""
+
+from collections.abc import Callable
+
+from postroad.commands.events import ExecutedAfterAclRevoked
+from postroad.commands.records import RouteRecord
+from postroad.commands.registry_view import known_route
+from postroad.kernel.clock import Clock, rfc3339
+
+_PAIRS_MAX = 100_000
+
+
+class RevocationAuditor:
+    """`report` receives the events."""
+
+    def __init__(self, report: Callable[[ExecutedAfterAclRevoked], None], clock: Clock) -> None:
+        self._report, self._clock = report, clock
+        self._dispatched: dict[str, dict[str, int]] = {}  # route → sender → time of its last dispatch
+        self._pairs = 0
+
+    def record(self, route: RouteRecord, source: str, at_ms: int) -> None:
+        senders = self._dispatched.get(route.key)
+        if senders is None:
+            senders = self._dispatched[route.key] = {}
+        if source not in senders:
+            self._pairs += 1
+            while self._pairs > _PAIRS_MAX and len(self._dispatched) > 1:
+                self._pairs -= len(self._dispatched.pop(next(iter(self._dispatched))))
+        senders[source] = at_ms
+
+    def check(self, route: RouteRecord) -> None:
+        """Report the dispatches that a newer record of the route shows to have been too late. Each is reported once."""
+        senders = self._dispatched.get(route.key)
+        if not senders or not route.revoked:
+            return
+        current, now = known_route(route), self._clock()
+        for revoked in route.revoked:
+            tenant = revoked.source.removesuffix("*") if revoked.source.endswith("/*") else None
+            affected = [one for one in senders if one.startswith(tenant)] if tenant is not None else [revoked.source]
+            for source in affected:
+                at_ms = senders.get(source)
+                if at_ms is None or at_ms <= revoked.at_ms or current.grant(source, now) is not None:
+                    continue
+                del senders[source]
+                self._pairs -= 1
+                self._report(
+                    ExecutedAfterAclRevoked(
+                        tenant=source.partition("/")[0],
+                        source=source,
+                        target=route.target,
+                        command_name=route.command,
+                        stale_duration_seconds=(at_ms - revoked.at_ms) / 1000,
+                        acl_revocation_timestamp=rfc3339(revoked.at_ms),
+                    )
+                )
