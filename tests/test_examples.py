@@ -122,6 +122,21 @@ async def test_the_fanout_example_delivers_to_an_endpoint_and_a_queue(running: I
     ]
 
 
+async def test_the_commands_example_delivers_what_is_granted(running: Installation) -> None:
+    output = await run(
+        [sys.executable, str(ROOT / "examples" / "commands" / "services.py")],
+        running,
+        POSTROAD_URL=running.url,
+        POSTROAD_KEY=running.credentials["tenant_key"],
+    )
+
+    assert output.splitlines() == [
+        "billing sent it by the fast path",
+        "newsletter has no grant",
+        "bot received post-message from billing {'text': 'invoice 42 is paid'}",
+    ]
+
+
 async def test_the_buckets_example_keeps_every_item(running: Installation) -> None:
     key = running.credentials["tenant_key"]
 

@@ -37,6 +37,10 @@ _DATA = {
     ("GET", "/v1/buckets/{bucket}/keys"),
     ("GET", "/v1/buckets/{bucket}/history/{bucket_key}"),
     ("GET", "/v1/buckets/{bucket}/watch"),
+    ("POST", "/v1/commands"),
+    ("POST", "/v1/commands/batch"),
+    ("POST", "/v1/services/{service}/token"),  # sends what the service may send
+    ("GET", "/v1/tenant-config"),  # has the secrets that commands are signed with
     ("POST", "/v1/tokens"),  # reads what the token is for
 }
 _STREAMS = ("/v1/stream/", "/v1/{project}/")

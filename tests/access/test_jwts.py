@@ -65,6 +65,7 @@ async def test_a_jwt_authenticates_a_user_of_the_tenant(gateway: Gateway, tenant
         "allowedTopics": [],
         "allowedBuckets": [],
         "allowedStreams": ["chat-1"],
+        "allowedServices": [],
         "expiresAt": stamp(given["exp"] * 1000).replace("+00:00", ".000Z"),
     }
 

@@ -39,6 +39,9 @@ REFUSALS = {"unauthenticated": 401, "forbidden": 403, "tenant-disabled": 403, "t
 # Who comes
 
 
+RESTRICTED = ("queue", "topic", "bucket", "stream", "service")
+
+
 @dataclass(frozen=True, slots=True)
 class PresentedCredential:
     """A credential and its properties. `is_known`: it is valid at this moment."""
@@ -51,7 +54,7 @@ class PresentedCredential:
     scopes: frozenset[Scope] = frozenset(ALL_SCOPES)
     is_platform: bool = False
     only: str | None = None  # the one name that it may use
-    only_kinds: tuple[str, ...] = ("queue", "topic", "bucket", "stream")
+    only_kinds: tuple[str, ...] = ("queue", "topic", "bucket", "stream", "service")
     resource: str | None = None
     fault: str | None = None  # what keeps it out everywhere, by its code
     project: str = ""  # the tenant that it names where a path does so
@@ -71,7 +74,7 @@ def expected(route: Route, credential: PresentedCredential) -> str:
         return "forbidden"
     if credential.only is not None and route.handler.__name__ in ABOUT_THE_WHOLE_TENANT:
         return "forbidden"
-    named = [(kind, name_for(kind)) for kind in ("queue", "topic", "bucket", "stream") if f"{{{kind}}}" in route.path]
+    named = [(kind, name_for(kind)) for kind in RESTRICTED if f"{{{kind}}}" in route.path]
     if "{session}" in route.path:  # which is a stream
         named.append(("stream", f"session:{name_for('session')}"))
     if credential.only is not None and any(kind not in credential.only_kinds or name != credential.only for kind, name in named):
@@ -91,6 +94,8 @@ def _is_taken(route: Route, credential: PresentedCredential) -> bool:
         return False
     if credential.kind == "token":
         return route.resource is not None and credential.resource == filled(route.resource)
+    if credential.kind == "emit":
+        return route.accepts_emit_token and not credential.is_in_url
     if credential.kind == "jwt":
         return route.accepts_jwt and not credential.is_in_url
     return not credential.is_in_url
@@ -136,6 +141,7 @@ VISITORS = (
     ),
     *(f"token, {how}, {resource}" for resource in RESOURCES for how in ("header", "URL", "used", "of a deleted key")),
     *("token, header, other", "token, URL, other"),
+    *("emit token", "emit token in the URL", "emit token, altered", "emit token of a deleted key", "emit token, no more trusted"),
 )
 
 
@@ -165,7 +171,7 @@ async def credentials(gateway: Gateway, control: Gateway) -> dict[str, Presented
         "platform in the URL": PresentedCredential(gateway.admin_key, is_in_url=True, is_platform=True),
     }
     found |= await _by_scope(tenant) | await _past_and_narrow(gateway, tenant)
-    found |= await _jwts(tenant, other) | await _tokens(gateway, tenant)
+    found |= await _jwts(tenant, other) | await _tokens(gateway, tenant) | await _emit_tokens(tenant)
     assert set(found) == set(VISITORS)
     # In a path each names whom its header does, or its own tenant: so the same is due from both shapes of a route.
     return {name: replace(one, project=one.project or one.headers.get(TENANT_HEADER, tenant.id)) for name, one in found.items()}
@@ -188,7 +194,11 @@ async def _past_and_narrow(gateway: Gateway, tenant: Tenant) -> dict[str, Presen
     (await tenant.client.post(f"/api/control/keys/{after_grace.record.id}/rotate", {"graceSeconds": 0})).ok()
     narrow = {
         name: await tenant.another_key(
-            allowed_queues=(glob,), allowed_topics=(glob,), allowed_buckets=(glob,), allowed_streams=(glob,)
+            allowed_queues=(glob,),
+            allowed_topics=(glob,),
+            allowed_buckets=(glob,),
+            allowed_streams=(glob,),
+            allowed_services=(glob,),
         )
         for name, glob in (("other names only", "others-*"), ("this queue only", name_for("queue")))
     }
@@ -261,6 +271,25 @@ async def _tokens(gateway: Gateway, tenant: Tenant) -> dict[str, PresentedCreden
     for how, is_in_url in (("header", False), ("URL", True)):
         found[f"token, {how}, other"] = PresentedCredential(elsewhere, is_in_url, kind="token", resource="elsewhere")
     return found
+
+
+async def _emit_tokens(tenant: Tenant) -> dict[str, PresentedCredential]:
+    gone, untrusted = await tenant.another_key(), await tenant.another_key()
+    trusted = [tenant.record.id, gone.record.id]
+    (await tenant.client.put("/v1/services/sender", {"trustedKeys": [*trusted, untrusted.record.id]})).ok(201)
+    text, orphan, refused = [
+        (await one.client.post("/v1/services/sender/token")).ok(201)["token"] for one in (tenant, gone, untrusted)
+    ]
+    (await tenant.client.delete(f"/api/control/keys/{gone.record.id}")).ok(204)
+    (await tenant.client.put("/v1/services/sender", {"trustedKeys": trusted})).ok()
+    publish = frozenset({Scope.PUBLISH})
+    return {
+        "emit token": PresentedCredential(text, kind="emit", scopes=publish),
+        "emit token in the URL": PresentedCredential(text, is_in_url=True, kind="emit", scopes=publish),
+        "emit token, altered": PresentedCredential(text[:-4] + "AAAA", kind="emit", is_known=False),
+        "emit token of a deleted key": PresentedCredential(orphan, kind="emit", is_known=False),
+        "emit token, no more trusted": PresentedCredential(refused, kind="emit", is_known=False),
+    }
 
 
 def _token_for_elsewhere(gateway: Gateway, tenant: Tenant) -> str:
@@ -430,6 +459,11 @@ async def owner(gateway: Gateway, control: Gateway) -> Owner:
     (await client.put(f"/v1/stream/{stream}", [marker, {"at": marker}])).ok(201)
     names = {"queue": "orders", "key": key["id"], "secret": secret["id"], "tenant": tenant.id, "invite": invite["id"]}
     names |= {"stream": stream, "project": tenant.id, "topic": "orders", "bucket": "orders", "bucket_key": "profile"}
+    names |= {"service": "orders", "command": "ship", "source": f"{tenant.id}/orders"}
+    (await client.put("/v1/services/orders", {"description": marker})).ok(201)
+    (await client.put("/v1/queues/ship", {"maxAttempts": 1})).ok(201)
+    (await client.put("/v1/routes/orders/ship", {"queue": "ship"})).ok(201)
+    (await client.put("/v1/grants/orders/ship/orders")).ok(201)
     (await client.put("/v1/topics/orders", {"retentionMs": 987_654_321})).ok(201)
     new = {"subject": marker, "payload": marker, "headers": {"x": marker}}
     (await client.post("/v1/topics/orders/messages", new)).ok(201)

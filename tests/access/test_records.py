@@ -33,7 +33,8 @@ FORMATS: list[tuple[msgspec.Struct, bytes]] = [
         (
             b'{"v":2,"id":"0123456789abcdef","tenant":"acme","name":"first key",'
             b'"scopes":["publish","consume","read","write","admin"],'
-            b'"allowedQueues":["*"],"allowedTopics":["*"],"allowedBuckets":["*"],"allowedStreams":["*"],"isEnabled":true,'
+            b'"allowedQueues":["*"],"allowedTopics":["*"],"allowedBuckets":["*"],"allowedStreams":["*"],"allowedServices":["*"],'
+            b'"isEnabled":true,'
             b'"hashes":[{"sha256":"aa","createdAtMs":5,"expiresAtMs":null}],"createdBy":"","createdAtMs":5,"updatedAtMs":6,'
             b'"expiresAtMs":null,"maxRequestsPerSecond":null,"maxLiveConnections":null}'
         ),
@@ -58,7 +59,7 @@ FORMATS: list[tuple[msgspec.Struct, bytes]] = [
         ),
         (
             b'{"v":2,"id":"0123456789abcdef","tenant":null,"name":"n","scopes":["read"],"allowedQueues":["orders.*","x"],'
-            b'"allowedTopics":[],"allowedBuckets":["*"],"allowedStreams":["s"],"isEnabled":false,'
+            b'"allowedTopics":[],"allowedBuckets":["*"],"allowedStreams":["s"],"allowedServices":["*"],"isEnabled":false,'
             b'"hashes":[{"sha256":"bb","createdAtMs":7,"expiresAtMs":null},{"sha256":"aa","createdAtMs":5,"expiresAtMs":9}],'
             b'"createdBy":"fedcba9876543210","createdAtMs":5,"updatedAtMs":6,"expiresAtMs":8,'
             b'"maxRequestsPerSecond":100,"maxLiveConnections":3}'

@@ -121,8 +121,8 @@ def assert_described(kind: type[Event], section: str) -> None:
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
     assert f"Version {fields['version'].default}, on `{kind.stream}`." in section
     assert kind.__doc__ and kind.__doc__ in section
-    listed = re.findall(r"`([a-z_]+)`", section.strip().rpartition("\n")[2])
-    assert listed == [name for name in fields if name != "version"]
+    listed = re.findall(r"`([a-z_.]+)`", section.strip().rpartition("\n")[2])
+    assert listed == [field.encode_name for name, field in fields.items() if name != "version"]
 
 
 def test_the_docs_have_no_event_that_is_not_there() -> None:

@@ -82,6 +82,10 @@ FITTING = {
     "cursor": "7",
     "percent": 7,
     "field": "order.id=7",
+    "sensitivity": "low",
+    "acl_check": "sync",
+    "signature": "required",
+    "dedupe_mode": "none",
     "state": "running",
     "status": "done",
     "action": "dlq",
@@ -121,6 +125,9 @@ FITTING_HERE = {
     ("topics.messages_page", "count"): True,
     ("buckets.put_value", "if_absent"): False,  # `if_revision` is instead of it
     ("buckets.put_value", "value"): b"x",
+    ("commands.send_envelopes", "envelopes"): [b"{}"],
+    ("services.put", "trusted_keys"): ["0" * 16],
+    ("routes.list", "cursor"): "a/b",
     ("buckets.create", "history"): 7,
     ("buckets.update", "history"): 7,
     ("buckets.write_batch", "writes"): [{"key": "a", "value": b"x"}],
@@ -204,7 +211,7 @@ def test_a_methods_fields_are_the_routes(name: str) -> None:
         assert sent["query"] - {"cursor"} == encoded_names(route.query) - {"cursor"} - LEFT_OUT.get(name, set())
     if name in ONE_OF_SEVERAL:
         return
-    if isinstance(route.body, type) and issubclass(route.body, msgspec.Struct):
+    if isinstance(route.body, type) and issubclass(route.body, msgspec.Struct) and not route.raw_body:
         assert sent["body"] == encoded_names(route.body)
 
 

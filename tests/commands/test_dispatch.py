@@ -217,4 +217,4 @@ async def test_outcome_events_appear_on_the_live_stream(tenant: Tenant, sender: 
     async with tenant.client.events("/v1/telemetry/stream?events=snavio.>") as reader:
         (await sender.send()).ok(202)
         event = await reader.next()
-    assert event.event == "snavio.command.delivered"
+    assert event is not None and event.event == "snavio.command.delivered"

@@ -136,7 +136,11 @@ def test_responses_without_a_body_are_described_so(route: Route) -> None:
         assert not [status for status, described in responses.items() if "content" in described]
 
 
-@pytest.mark.parametrize("route", [route for route in ROUTES if route.raw_body], ids=lambda route: f"{route.method} {route.path}")
+@pytest.mark.parametrize(
+    "route",
+    [route for route in ROUTES if route.raw_body and route.body is None],
+    ids=lambda route: f"{route.method} {route.path}",
+)
 def test_a_raw_body_is_optional_and_of_any_content_type(route: Route) -> None:
     body = operation_of(route)["requestBody"]
     assert not body.get("required") and "*/*" in body["content"]

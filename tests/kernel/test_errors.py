@@ -7,6 +7,7 @@ import pytest
 
 import postroad.jetstream
 import postroad.kernel
+from postroad.api.commands import DeliveryFull
 from postroad.http.tls import CertificateInvalid
 from postroad.jetstream.management import OptionIgnored
 from postroad.kernel.errors import ERRORS, Conflict, EngineFull, PostroadError, Unauthenticated
@@ -14,7 +15,7 @@ from postroad.runtime.failed_disk import DiskFailed
 from tests.looping import for_each
 
 # Told apart inside a process only: the first two end it or are logged, the last has the code and status of its parent.
-_INTERNAL = {CertificateInvalid, DiskFailed, OptionIgnored}
+_INTERNAL = {CertificateInvalid, DeliveryFull, DiskFailed, OptionIgnored}
 
 
 def _all_subclasses(of: type[PostroadError]) -> set[type[PostroadError]]:

@@ -19,7 +19,7 @@ def sample(of: type[Event]) -> Event:
         kind = field.type
         if isinstance(kind, types.UnionType):
             kind = next(part for part in typing.get_args(kind) if part is not type(None))
-        values[field.name] = _VALUES[kind]
+        values[field.encode_name] = _VALUES[kind]
     return msgspec.convert({**values, "version": _version(of), "event": event_name(of)}, of)
 
 

@@ -35,7 +35,7 @@ def test_no_two_types_share_a_name() -> None:
 
 @each_type
 def test_a_type_has_a_name_and_a_description(kind: type[Event]) -> None:
-    assert re.fullmatch(r"[a-z]+(\.[a-z]+)+", event_name(kind))
+    assert re.fullmatch(r"[a-z]+(\.[a-z]+(_[a-z]+)*)+", event_name(kind))
     assert inspect.cleandoc(vars(kind)["__doc__"]).endswith(".")
     assert kind.stream in STREAMS
 
@@ -57,7 +57,7 @@ def test_an_encoded_event_has_its_type_first(kind: type[Event]) -> None:
     assert next(iter(read)) == "event"
     assert read["event"] == event_name(kind)
     assert (read["event_id"], read["timestamp"], read["tenant"], read["version"]) == ("text", "text", "text", 1)
-    assert set(read) == {"event", *(field.name for field in msgspec.structs.fields(kind))}
+    assert set(read) == {"event", *(field.encode_name for field in msgspec.structs.fields(kind))}
 
 
 @each_type

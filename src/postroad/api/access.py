@@ -122,7 +122,7 @@ class KeyProperties(msgspec.Struct, frozen=True, rename="camel", kw_only=True, o
     allowed_topics: tuple[str, ...]
     allowed_buckets: tuple[str, ...]
     allowed_streams: tuple[str, ...]
-    allowed_services: tuple[str, ...] = ALL_RESOURCES
+    allowed_services: tuple[str, ...] = msgspec.field(default_factory=lambda: ALL_RESOURCES)  # never left out
     enabled: bool
     created_by: str | None = None
     created_at: Timestamp

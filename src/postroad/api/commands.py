@@ -82,7 +82,7 @@ class ServiceDefinition(msgspec.Struct, frozen=True, rename="camel", kw_only=Tru
         tuple[_KeyId, ...],
         Meta(max_length=TRUSTED_KEYS_MAX, description="Ids of keys of the tenant that may send commands as this service."),
     ] = ()
-    description: Annotated[str, Meta(max_length=1000)] = ""
+    description: Annotated[str, Meta(max_length=1000, description="Note for people.")] = ""
     contact: Annotated[str, Meta(max_length=200, description="People to ask, such as an address.")] = ""
 
 
@@ -206,7 +206,7 @@ class CommandRoute(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommandRouteQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    service: Annotated[str, Meta(pattern=f"^{SERVICE.pattern}$")] | None = None
+    service: Annotated[str, Meta(pattern=f"^{SERVICE.pattern}$", description="Only routes of this service.")] | None = None
     limit: Limit = 100
     cursor: Annotated[str, Meta(pattern=rf"^{SERVICE.pattern}/{COMMAND.pattern}$")] | None = None
 
@@ -220,7 +220,9 @@ _SourceName = Annotated[
 
 class RouteTest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     source: Annotated[str, Meta(pattern=_TENANT_SERVICE, description="`<tenant>/<service>`, or `<service>` of the own tenant.")]
-    is_signed: bool = msgspec.field(name="signed", default=False)
+    is_signed: Annotated[bool, Meta(description="The command would have a signature.")] = msgspec.field(
+        name="signed", default=False
+    )
 
 
 class RouteCheck(msgspec.Struct, frozen=True, kw_only=True):
@@ -258,7 +260,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
 
 class GrantQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     service: Annotated[str, Meta(pattern=f"^{SERVICE.pattern}$", description="Target service.")] | None = None
-    command: Annotated[str, Meta(pattern=f"^{COMMAND.pattern}$")] | None = None
+    command: Annotated[str, Meta(pattern=f"^{COMMAND.pattern}$", description="Only grants of this command.")] | None = None
     source: _SourceName | None = None
     limit: Limit = 100
     cursor: Annotated[str, Meta(min_length=1, max_length=400)] | None = None

@@ -27,6 +27,20 @@ if TYPE_CHECKING:
         BucketValue,
         WrittenValue,
     )
+    from postroad.api.commands import (
+        CommandAccepted,
+        CommandBatchResult,
+        CommandResult,
+        CommandRoute,
+        EmitToken,
+        Grant,
+        RegistryChange,
+        RouteCheck,
+        RouteTestResult,
+        Service,
+        ServiceConfig,
+        TenantConfig,
+    )
     from postroad.api.dead_letters import DeadGroup, DeadMessage, Redriven
     from postroad.api.governance import AuditEntry, AuditMode, AuditVerification, EffectiveSettings, TenantSettings
     from postroad.api.health import Readiness
@@ -69,6 +83,7 @@ if TYPE_CHECKING:
         TopicStats,
     )
     from postroad.client.clients import AsyncPostroad, Postroad
+    from postroad.client.command_signer import NewCommand
     from postroad.client.producer import AsyncProducer, Producer
 
 __all__ = [
@@ -91,14 +106,20 @@ __all__ = [
     "BucketValue",
     "Chunk",
     "Claim",
+    "CommandAccepted",
+    "CommandBatchResult",
+    "CommandResult",
+    "CommandRoute",
     "CreatedStream",
     "DeadGroup",
     "DeadLettersRow",
     "DeadMessage",
     "EffectiveSettings",
+    "EmitToken",
     "Extended",
     "FannedOut",
     "Fanout",
+    "Grant",
     "HealthRow",
     "Invite",
     "IssuedInvite",
@@ -113,6 +134,7 @@ __all__ = [
     "KeyProperties",
     "LatencyRow",
     "Message",
+    "NewCommand",
     "PeekedMessage",
     "PendingStream",
     "PipelineStatus",
@@ -128,6 +150,11 @@ __all__ = [
     "QueueStats",
     "Readiness",
     "Redriven",
+    "RegistryChange",
+    "RouteCheck",
+    "RouteTestResult",
+    "Service",
+    "ServiceConfig",
     "Session",
     "SessionSubscription",
     "SessionsRow",
@@ -139,6 +166,7 @@ __all__ = [
     "Task",
     "TaskState",
     "Tenant",
+    "TenantConfig",
     "TenantSettings",
     "TenantState",
     "Topic",
@@ -183,6 +211,8 @@ _MODULES = (
     "postroad.api.tasks",
     "postroad.api.topics",
     "postroad.api.buckets",
+    "postroad.api.commands",
+    "postroad.client.command_signer",
 )
 
 

@@ -4,6 +4,7 @@ The outcome event is durable before the response. The ids of the delivered messa
 attempt that is repeated after a lost response has the same ones, and the engine stores the message once for a minute.
 """
 
+import difflib
 import time
 from dataclasses import dataclass
 
@@ -33,7 +34,7 @@ from postroad.commands.records import RouteRecord
 from postroad.commands.registry_cache import RegistryCache
 from postroad.commands.registry_view import KnownRoute, Sender
 from postroad.commands.revocations import RevocationAuditor
-from postroad.commands.rules import Phase, nearest
+from postroad.commands.rules import Phase
 from postroad.commands.sender_notices import SenderNotices
 from postroad.commands.shield import Accepted, Invalid, ShieldPolicy
 from postroad.governance.tenant_settings import TenantSettingsStore
@@ -107,10 +108,10 @@ class Dispatcher:
         except (CommandInvalid, AclDenied, RouteMissing, DeliveryFailure):
             raise
         except SourceRefused:
-            metrics.commands.labels("refused", "source-refused").inc()
+            metrics.outcome("refused", "source-refused").inc()
             raise
         except Unavailable as problem:
-            metrics.commands.labels("unavailable", problem.code).inc()
+            metrics.outcome("unavailable", problem.code).inc()
             raise
 
     async def _dispatch(self, context: RequestContext, service: str, body: bytes) -> CommandAccepted:
@@ -134,7 +135,7 @@ class Dispatcher:
     async def _sender(self, context: RequestContext, service: str, ages: CacheAges) -> tuple[Sender, Escalation | None]:
         """The sender, if it trusts the caller. Raises SourceRefused, EngineUnavailable."""
         phase = self._cache.policy.secrets.phase(ages.secrets)
-        metrics.cache_uses.labels("secrets", phase.value).inc()
+        metrics.cache_use("secrets", phase.value).inc()
         sender = self._cache.view.sender(context.tenant, service)
         escalated: Escalation | None = None
         if phase is Phase.EXPIRED:
@@ -169,7 +170,7 @@ class Dispatcher:
         if isinstance(found, Dispatch) and arrival.escalated is None:
             return _Decision("fast", None, record=found.route.record, is_stale=found.phases.is_stale)
         code = found.code if isinstance(found, Escalate) else arrival.escalated or Escalation.CACHE_MISS
-        metrics.escalations.labels(code.value).inc()
+        metrics.escalation(code.value).inc()
         if isinstance(found, Dispatch):
             return _Decision("slow", code, record=found.route.record, is_stale=found.phases.is_stale)
         route = await cache.route(
@@ -195,7 +196,8 @@ class Dispatcher:
         return _Decision("slow", code, record=route.record)
 
     def _missing(self, tenant: str, command: Accepted) -> RouteMissing:
-        names = nearest(f"{command.target_service}/{command.name}", self._cache.route_names(tenant, _NAMES_MAX))
+        wanted = f"{command.target_service}/{command.name}"
+        names = difflib.get_close_matches(wanted, self._cache.route_names(tenant, _NAMES_MAX), 3)
         hint = f"; similar: {', '.join(names)}" if names else ""
         return RouteMissing(f"{command.target_service} has no route for {command.name}{hint}")
 
@@ -229,8 +231,8 @@ class Dispatcher:
         await self._commit(arrival, event, *self._notices.of_command(arrival.sender, command, arrival.received_at_ms))
         if decision.is_stale:
             self._cache.poll_soon()
-        metrics.commands.labels("delivered", "").inc()
-        metrics.dispatch_seconds.labels(decision.path).observe(seconds)
+        metrics.outcome("delivered").inc()
+        metrics.dispatch_seconds(decision.path).observe(seconds)
         metrics.count_route(record.target, record.command)
         return CommandAccepted(command_id=command.command_id, message_id=message.id, path=decision.path)
 
@@ -263,7 +265,7 @@ class Dispatcher:
             reason=fault.reason,
         )
         await self._commit(arrival, event)
-        metrics.commands.labels("invalid", fault.reason).inc()
+        metrics.outcome("invalid", fault.reason).inc()
         return CommandInvalid(fault.detail, extra={"reason": fault.reason})
 
     async def _failed(
@@ -279,7 +281,7 @@ class Dispatcher:
             escalated=None if decision.escalated is None else decision.escalated.value,
         )
         await self._commit(arrival, event, *self._notices.of_command(arrival.sender, command, arrival.received_at_ms))
-        metrics.commands.labels("failed", problem.code).inc()
+        metrics.outcome("failed", problem.code).inc()
         problem.extra = {"reason": problem.code}
         return problem
 
@@ -293,9 +295,9 @@ class Dispatcher:
 
 
 def _count_uses(phases: Phases) -> None:
-    metrics.cache_uses.labels("routes", phases.routes.value).inc()
+    metrics.cache_use("routes", phases.routes.value).inc()
     if phases.grants is not None:
-        metrics.cache_uses.labels("grants", phases.grants.value).inc()
+        metrics.cache_use("grants", phases.grants.value).inc()
 
 
 def _denied(source: str, command: Accepted) -> AclDenied:

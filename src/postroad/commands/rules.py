@@ -1,8 +1,6 @@
 """Rules of commands: identities, ages of caches, versions of secrets. Pure."""
 
-import difflib
 import hashlib
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -101,8 +99,3 @@ def is_sampled(command_id: str) -> bool:
     """True for one in a hundred commands, always the same ones."""
     digest = hashlib.blake2b(command_id.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") % _SAMPLE_OF == 0
-
-
-def nearest(name: str, names: Iterable[str], count: int = 3) -> list[str]:
-    """The names that are most similar to a misspelt one."""
-    return difflib.get_close_matches(name, list(names), count, 0.6)

@@ -91,10 +91,7 @@ class ServiceRegistry:
         """
         key = service_key(context.tenant, service_name(name))
         trusted = tuple(dict.fromkeys(wanted.trusted_keys))
-        for key_id in trusted:
-            found = await self._identities.key(key_id)
-            if found is None or found.tenant != context.tenant:
-                raise invalid_field("$.trustedKeys", f"the tenant has no key {key_id!r}")
+        await self._check_keys(context.tenant, trusted, await self.table.fetch(key))
         fields = {"trusted_keys": trusted, "description": wanted.description, "contact": wanted.contact}
         while True:
             known = await self.table.fetch(key)
@@ -116,6 +113,14 @@ class ServiceRegistry:
                 result = await self.table.change(key, changed)
             if result is not None:
                 return result[1], False
+
+    async def _check_keys(self, tenant: str, trusted: tuple[str, ...], known: ServiceRecord | None) -> None:
+        """Raises BodyInvalid for a new trusted key that the tenant does not have. One that was trusted may be deleted by now."""
+        for key_id in trusted:
+            found = await self._identities.key(key_id)
+            is_kept = known is not None and key_id in known.trusted_keys
+            if not is_kept and (found is None or found.tenant != tenant):
+                raise invalid_field("$.trustedKeys", f"the tenant has no key {key_id!r}")
 
     async def _create(
         self, context: RequestContext, key: str, name: str, wanted: ServiceDefinition, trusted: tuple[str, ...]

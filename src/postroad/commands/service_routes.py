@@ -105,11 +105,12 @@ class ServiceRoutes:
                 description="For keys that the service trusts. The token sends commands of this service and nothing else.",
                 sdk="services.token",
                 cli=Command("services token", shown_once="token"),
+                repeatable=True,
             ),
             Route(
                 "POST",
                 f"{_ONE}/secrets/rotate",
-                self.rotate_secret,
+                self.rotate_service_secret,
                 Scope.ADMIN,
                 "Rotate the secret of a service",
                 _TAG,
@@ -118,8 +119,8 @@ class ServiceRoutes:
                 response=Service,
                 errors=(ServiceNotFound, EngineUnavailable),
                 description="A new version becomes current; the previous one stays valid for the overlap, earlier ones end.",
-                sdk="services.rotate_secret",
-                cli=Command("services rotate-secret"),
+                sdk="services.rotate",
+                cli=Command("services rotate"),
             ),
             Route(
                 "GET",
@@ -160,7 +161,7 @@ class ServiceRoutes:
         issued = EmitToken(token=token, source=record.source, expires_at=rfc3339(expires_at_ms))
         return Response(issued, status=201, headers=[NO_STORE])
 
-    async def rotate_secret(self, request: Request) -> Response:
+    async def rotate_service_secret(self, request: Request) -> Response:
         rotation: SecretRotation = request.body
         name = request.parameters["service"]
         return Response(self._shown(await self._services.rotate(request.context, name, rotation.overlap_seconds)))

@@ -2,16 +2,15 @@
 
 from dataclasses import dataclass
 
-from postroad.commands.rules import ages_of
 from postroad.kernel.configuration import Section, positive, setting
 
 
 def _is_ages(text: str) -> bool:
     try:
-        ages_of(text)
+        fresh, stale, bound = (float(part) for part in text.split(","))
     except ValueError:
         return False
-    return True
+    return 0 < fresh <= stale <= bound < float("inf")
 
 
 _AGES = "Seconds as `fresh,stale,bound`: a cached grant is used as it is, then used and refreshed, then never used."

@@ -15,7 +15,7 @@ grants = typer.Typer(help="Which service may send which command.", no_args_is_he
 @grants.command("list")
 def list_grants(
     service: Annotated[str | None, typer.Option("--service", help="Target service.")] = None,
-    command: Annotated[str | None, typer.Option("--command")] = None,
+    command: Annotated[str | None, typer.Option("--command", help="Only grants of this command.")] = None,
     source: Annotated[
         str | None, typer.Option("--source", help="`<tenant>/<service>`, `<service>` of the own tenant, or `<tenant>/*`.")
     ] = None,

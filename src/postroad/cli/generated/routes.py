@@ -14,7 +14,7 @@ routes = typer.Typer(help="Routes of commands to queues, and the change log of t
 
 @routes.command("list")
 def list_routes(
-    service: Annotated[str | None, typer.Option("--service")] = None,
+    service: Annotated[str | None, typer.Option("--service", help="Only routes of this service.")] = None,
     limit: Annotated[int, typer.Option(help="Most items to show.", min=1)] = 100,
     as_json: AsJson = False,
     wide: Wide = False,
@@ -118,7 +118,7 @@ def test_routes(
     service: Annotated[str, typer.Argument(help="Name of the service.")],
     command: Annotated[str, typer.Argument(help="Name of the command.")],
     source: Annotated[str, typer.Argument(help="`<tenant>/<service>`, or `<service>` of the own tenant.")],
-    is_signed: Annotated[bool, typer.Option("--is-signed")] = False,
+    is_signed: Annotated[bool, typer.Option("--is-signed", help="The command would have a signature.")] = False,
     as_json: AsJson = False,
     wide: Wide = False,
 ) -> None:

@@ -32,7 +32,7 @@ def put_services(
     trusted_keys: Annotated[
         list[str] | None, typer.Option("--trusted-key", help="Ids of keys of the tenant that may send commands as this service.")
     ] = None,
-    description: Annotated[str | None, typer.Option("--description")] = None,
+    description: Annotated[str | None, typer.Option("--description", help="Note for people.")] = None,
     contact: Annotated[str | None, typer.Option("--contact", help="People to ask, such as an address.")] = None,
     as_json: AsJson = False,
     wide: Wide = False,
@@ -75,8 +75,8 @@ def token_services(
         show_secret(client.services.token(service, expires_in_seconds=seconds(expires_in_seconds)), as_json, "token")
 
 
-@services.command("rotate-secret")
-def rotate_secret_services(
+@services.command("rotate")
+def rotate_services(
     service: Annotated[str, typer.Argument(help="Name of the service.")],
     overlap_seconds: Annotated[
         int | None,
@@ -93,4 +93,4 @@ def rotate_secret_services(
     A new version becomes current; the previous one stays valid for the overlap, earlier ones end.
     """
     with connected() as client:
-        show_item(client.services.rotate_secret(service, overlap_seconds=overlap_seconds), as_json, wide=wide)
+        show_item(client.services.rotate(service, overlap_seconds=overlap_seconds), as_json, wide=wide)

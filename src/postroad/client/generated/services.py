@@ -48,12 +48,10 @@ class ServicesCalls:
         ServiceNotFound, SourceRefused.
         """
         body = body_of({"expiresInSeconds": expires_in_seconds})
-        return Call(
-            method="POST", path=f"/v1/services/{segment(service)}/token", body=body, response=EmitToken, is_repeatable=False
-        )
+        return Call(method="POST", path=f"/v1/services/{segment(service)}/token", body=body, response=EmitToken)
 
     @operation
-    def rotate_secret(self, service: Service | str, *, overlap_seconds: int | None = None) -> Call[Service]:
+    def rotate(self, service: Service | str, *, overlap_seconds: int | None = None) -> Call[Service]:
         """Rotate the secret of a service.
 
         A new version becomes current; the previous one stays valid for the overlap, earlier ones end. Raises

@@ -9,15 +9,18 @@ async with AsyncPostroad() as postroad:
 
 from postroad.client.worker.leases import Lease, current_lease
 from postroad.client.worker.outcomes import DeadLetter, Ended, LeaseLost, Outcome, Retry
+from postroad.client.worker.receivers import CommandReceiver, ReceivedCommand
 from postroad.client.worker.threads import SyncWorker, run_worker
 from postroad.client.worker.workers import Worker, WorkerOptions
 
 __all__ = [
+    "CommandReceiver",
     "DeadLetter",
     "Ended",
     "Lease",
     "LeaseLost",
     "Outcome",
+    "ReceivedCommand",
     "Retry",
     "SyncWorker",
     "Worker",

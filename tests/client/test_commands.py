@@ -1,0 +1,142 @@
+"""Commands, services, routes and grants with both clients, against a running gateway."""
+
+import asyncio
+import uuid
+from typing import Any
+
+import pytest
+
+from postroad.client import AsyncPostroad, NewCommand, Postroad
+from postroad.client.command_signer import CommandSender, envelope
+from postroad.client.errors import AclDenied, CommandInvalid, GrantNotFound, RouteMissing, ServiceNotFound, SourceRefused
+from postroad.client.worker import CommandReceiver, DeadLetter, ReceivedCommand, SyncWorker, Worker
+from tests.client.conftest import Sdk
+from tests.gateway import Tenant
+
+
+async def registered(sdk: Sdk, tenant: Tenant) -> None:
+    await sdk("queues.put", "bot", max_attempts=3)
+    await sdk("services.put", "billing", trusted_keys=[tenant.record.id], contact="ops")
+    await sdk("services.put", "bot")
+    await sdk("routes.put", "bot", "post", "bot", sensitivity="low")
+    await sdk("grants.put", "bot", "post", "billing")
+
+
+async def test_the_registry_is_managed(sdk: Sdk, tenant: Tenant) -> None:
+    await registered(sdk, tenant)
+    assert [one.name for one in await sdk("services.list")] == ["billing", "bot"]
+    assert (await sdk("services.get", "billing")).contact == "ops"
+    assert [one.version_id for one in (await sdk("services.rotate", "billing")).secrets] == ["hmac-v2", "hmac-v1"]
+    [config] = (await sdk("services.config")).services
+    assert config.secrets[0].is_current and "***" in repr(config.secrets[0])
+    assert (await sdk("services.token", "billing", expires_in_seconds=60)).source == f"{tenant.id}/billing"
+    assert (await sdk("routes.get", "bot", "post")).sensitivity == "low"
+    assert [one.command for one in await sdk("routes.list", service="bot")] == ["post"]
+    assert (await sdk("routes.test", "bot", "post", "billing")).outcome == "delivered"
+    assert (await sdk("routes.test", "bot", "post", "mailer")).outcome == "acl-deny"
+    await sdk("grants.put", "bot", "post", "other/*", sensitivity="critical")
+    assert [one.source for one in await sdk("grants.list")] == sorted([f"{tenant.id}/billing", "other/*"])
+    await sdk("grants.delete", "bot", "post", "other/*")
+    with pytest.raises(GrantNotFound):
+        await sdk("grants.delete", "bot", "post", "other/*")
+    assert (await sdk("routes.changes"))[0].action == "grant.revoke"
+    await sdk("routes.delete", "bot", "post")
+    await sdk("services.delete", "bot")
+    with pytest.raises(ServiceNotFound):
+        await sdk("services.get", "bot")
+
+
+async def test_signed_envelopes_are_sent(sdk: Sdk, tenant: Tenant) -> None:
+    await registered(sdk, tenant)
+    [config] = (await sdk("services.config")).services
+    secret = config.secrets[0]
+    made = [
+        envelope(NewCommand(target="bot", name="post", payload=number), secret.secret, secret.version_id) for number in range(3)
+    ]
+    assert (await sdk("commands.send_envelope", made[0], service="billing")).path == "fast"
+    result = await sdk("commands.send_envelopes", [*made[1:], b"{}"], service="billing")
+    assert (result.delivered, result.failed, result.results[2].problem.reason) == (2, 1, "missing-field")
+
+
+async def test_a_command_is_sent_in_one_call(sdk: Sdk, tenant: Tenant) -> None:
+    await registered(sdk, tenant)
+    with Postroad(tenant.client.url, tenant.key) as client:
+
+        def use() -> None:
+            first = client.commands.send("billing", "bot", "post", {"n": 1})
+            command_id = str(uuid.uuid4())
+            again = client.commands.send("billing", "bot", "post", {"n": 2}, command_id=command_id)
+            assert (first.path, again.command_id) == ("fast", command_id)
+            result = client.commands.send_batch(
+                "billing", [NewCommand(target="bot", name="post", payload=3), NewCommand(target="bot", name="none")]
+            )
+            assert (result.delivered, result.failed) == (1, 1)
+            with pytest.raises(RouteMissing):
+                client.commands.send("billing", "bot", "none")
+            with pytest.raises(SourceRefused):
+                client.commands.send("nobody", "bot", "post")
+
+        await asyncio.to_thread(use)
+    async with AsyncPostroad(tenant.client.url, tenant.key) as awaited:
+        await awaited.commands.send("billing", "bot", "post", {"n": 4})
+        assert (await awaited.commands.send_batch("billing", [NewCommand(target="bot", name="post")])).delivered == 1
+        await awaited.grants.delete("bot", "post", "billing")
+        with pytest.raises(AclDenied):
+            await awaited.commands.send("billing", "bot", "post")
+
+
+async def test_the_sender_polls_again_when_its_secret_or_token_has_ended(sdk: Sdk, tenant: Tenant) -> None:
+    await registered(sdk, tenant)
+    async with AsyncPostroad(tenant.client.url, tenant.key) as client:
+        await client.commands.send("billing", "bot", "post")
+        await client.services.rotate("billing", overlap_seconds=0)
+        await client.commands.send("billing", "bot", "post")
+        await client.services.put("billing")  # the token ends with the trust
+        await client.services.put("billing", trusted_keys=[tenant.record.id])
+        await client.services.put("bot", description="x")
+        await client.commands.send("billing", "bot", "post")
+        result = await client.commands.send_batch("billing", [NewCommand(target="bot", name="post")])
+        assert result.delivered == 1
+
+
+async def test_an_envelope_with_a_wrong_clock_is_not_repeated(tenant: Tenant, sdk: Sdk, caplog: Any) -> None:
+    await registered(sdk, tenant)
+    sender = CommandSender()
+    assert not sender._forget("billing", CommandInvalid("late", extra={"reason": "timestamp-expired"}))
+    assert "clock" in caplog.text
+
+
+async def test_a_receiver_gets_commands_with_their_source(sdk: Sdk, tenant: Tenant) -> None:
+    """Requirements 11"""
+    await registered(sdk, tenant)
+    receiver = CommandReceiver()
+    seen: list[ReceivedCommand] = []
+
+    @receiver("post")
+    async def post(command: ReceivedCommand) -> None:
+        seen.append(command)
+
+    with pytest.raises(ValueError, match="has a receiver"):
+        receiver("post")(post)
+    async with AsyncPostroad(tenant.client.url, tenant.key) as client:
+        sent = await client.commands.send("billing", "bot", "post", {"n": 1})
+        await client.queues.publish("bot", "not a command")
+        await Worker(client, "bot", receiver.handle, once=True, wait_ms=0).run()
+        [command] = seen
+        assert (command.id, command.source, command.payload) == (sent.command_id, f"{tenant.id}/billing", {"n": 1})
+        assert (command.target, command.name) == (f"{tenant.id}/bot", "post")
+        stats = (await client.queues.get("bot")).stats
+        assert stats is not None and stats.dead == 1
+        with pytest.raises(DeadLetter):
+            CommandReceiver().handle(command.message)
+
+    plain = CommandReceiver()
+    plain("post")(lambda command: seen.append(command))
+    with Postroad(tenant.client.url, tenant.key) as blocking:
+
+        def work() -> None:
+            blocking.commands.send("billing", "bot", "post", {"n": 2})
+            SyncWorker(blocking, "bot", plain.handle, once=True, wait_ms=0).run()
+
+        await asyncio.to_thread(work)
+    assert seen[-1].payload == {"n": 2}
