@@ -230,6 +230,7 @@ def measure(server: Server, admin: Postroad, name: str, seconds: float, rounds: 
         issued = owner.keys.create("attacker", scopes=["publish", "consume", "read", "admin"])
     measured, failed, revoked_ms = [], 0, 0.0
     for number in range(1, rounds + 1):
+        time.sleep(2)  # the connections of an attack before are closed
         alone, _ = asyncio.run(publish_latencies(server.url, server.key, seconds))
         with attacking(name, server.url, issued.key):
             time.sleep(2)  # the attack reaches its full rate
