@@ -1,4 +1,5 @@
-"""kill -9 of a worker and of the engine while 20 clients read a topic live: each receives each message once, in order."""
+"""kill -9 of workers and of the engine while 200 clients read a topic live, over server-sent events and WebSockets: each
+receives each message once, in order."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from tests.faults.test_topics import TOPIC, Publishers, kill_engine, kill_worker
 from tests.installation import Installation
 from tests.waiting import eventually
 
-READERS = 20
+READERS = 100  # of each kind
 
 
 class Reader:
@@ -61,6 +62,30 @@ class Reader:
             self.others.append(fields["event"])
 
 
+class SocketReader(Reader):
+    """Reads over a WebSocket, and resumes after the last `id`."""
+
+    async def _read(self, session: aiohttp.ClientSession) -> None:
+        start = {"fromSequence": 1} if self._last_event_id is None else {"after": self._last_event_id}
+        async with session.ws_connect("/v1/ws", protocols=["postroad.v1"]) as socket:
+            self.connections += 1
+            await socket.send_json({"op": "subscribe", "ref": "a", "topic": "orders", **start})
+            async for message in socket:
+                if message.type is aiohttp.WSMsgType.TEXT:
+                    self._on_message(msgspec.json.decode(message.data))
+
+    def _on_message(self, message: dict[str, Any]) -> None:
+        if message["op"] == "error":
+            assert message["problem"]["retryable"], message
+            raise aiohttp.ClientError("refused for now")
+        if message["op"] != "subscribed":
+            self._last_event_id = message["id"]
+        if message["op"] == "message":
+            self.messages.append((message["sequence"], message["payload"]))
+        elif message["op"] not in ("subscribed", "ready", "position"):
+            self.others.append(message["op"])
+
+
 @pytest.mark.parametrize("kill", [kill_engine, kill_worker])
 async def test_live_readers_receive_each_message_once_across_kills(
     install: Install, kill: Callable[[Installation], None]
@@ -71,7 +96,7 @@ async def test_live_readers_receive_each_message_once_across_kills(
         session.put(TOPIC, json={}) as made,
     ):
         assert made.status == 201
-    readers = [Reader(running) for _ in range(READERS)]
+    readers = [kind(running) for kind in (Reader, SocketReader) for _ in range(READERS)]
     reading = [asyncio.create_task(reader.run()) for reader in readers]
     publishers, stop = Publishers(running), asyncio.Event()
     publishing = [asyncio.create_task(publishers.publish(stop)) for _ in range(4)]

@@ -139,6 +139,7 @@ async def test_a_socket_reads_a_subscription(tenant: Tenant) -> None:
         first = await reader.expect("message")
         assert first["sequence"] == 1 and first["payload"] == {"amount": 150} and "ref" not in first
         await reader.expect("ready")
+        assert (await tenant.client.get(f"/v1/subscriptions/{subscription}")).ok()["status"]["connections"] == 1
         await topic.publish("orders.eu.paid", {"amount": 100})
         assert await reader.messages(1) == [3]
         await reader.send("subscribe", ref="x", topic="orders")

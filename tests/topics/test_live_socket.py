@@ -16,7 +16,7 @@ from postroad.kernel.matching import pattern_matches
 from postroad.topics import live_log, live_reader
 from tests.gateway import Gateway, Tenant
 from tests.topics.socket_client import Socket, socket, socket_of
-from tests.topics.test_live import fill
+from tests.topics.test_live import fill, reading
 from tests.topics.topic_samples import make_topic, publish, replay, topics_of
 from tests.waiting import eventually
 
@@ -454,3 +454,28 @@ async def test_nothing_remains_of_a_closed_connection(tenant: Tenant) -> None:
         await reader.subscribe()
     topics = topics_of(tenant.gateway).live
     await eventually(lambda: not any(topic.record.tenant == tenant.id for topic in topics._topics.values()))
+
+
+async def test_the_status_of_a_topic_counts_readers_of_all_workers(tenant: Tenant, second_gateway: Gateway) -> None:
+    topic = await make_topic(tenant)
+    other = second_gateway.seen_by(tenant)
+
+    async def counts() -> list[int]:
+        return [(await one.client.get(topic)).ok()["stats"]["connections"] for one in (tenant, other)]
+
+    assert await counts() == [0, 0]
+    async with socket_of(tenant) as first, socket_of(other) as second, reading(other, f"{topic}/stream") as third:
+        await first.subscribe("a")
+        await first.subscribe("b")
+        await second.subscribe()
+        await third.expect("ready")
+
+        async def are_counted() -> bool:
+            return await counts() == [4, 4]
+
+        await eventually(are_counted)
+
+    async def are_gone() -> bool:
+        return await counts() == [0, 0]
+
+    await eventually(are_gone)

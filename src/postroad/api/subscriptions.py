@@ -172,6 +172,7 @@ class SubscriptionStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=Tr
     next_attempt_at: Annotated[Timestamp | None, Meta(description="When delivery continues, if it waits.")]
     last_error: str | None
     owner: Annotated[str | None, Meta(description="The process that delivers.")]
+    connections: Annotated[int, Meta(description="Live readers in all workers, some seconds old.")] = 0
 
 
 class Subscription(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True):

@@ -127,6 +127,7 @@ class TopicStats(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     last_sequence: Annotated[int, Meta(description="Sequence of the latest message, 0 if there never was one.")]
     first_at: Timestamp | None
     last_at: Timestamp | None
+    connections: Annotated[int, Meta(description="Live readers in all workers, some seconds old.")] = 0
 
 
 class Topic(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True):

@@ -132,6 +132,7 @@ class SubscriptionsCapability(Capability):
             self._dead_letters,
             self.membership,
             platform.clock,
+            topics.live.connections,
         )
         tester = DeliveryTester(self._attempter, platform.clock)
         routes = SubscriptionRoutes(self.service, status, self._attempts, tester, self._replayer)

@@ -107,7 +107,12 @@ class LiveSubscriptionRoutes:
         if topic.incarnation != subscription.topic_incarnation:
             raise SubscriptionNotFound("the topic of the subscription was deleted")
         plan = await self._live.plan(
-            topic, _selection(subscription), resume, from_sequence=query.from_sequence, from_ms=epoch_ms(query.from_time)
+            topic,
+            _selection(subscription),
+            resume,
+            from_sequence=query.from_sequence,
+            from_ms=epoch_ms(query.from_time),
+            subscription=subscription.key,
         )
         return plan, subscription
 

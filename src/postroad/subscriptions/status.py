@@ -6,6 +6,7 @@ from postroad.api.subscriptions import SubscriptionStatus
 from postroad.jetstream import stream_reader
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.membership import Membership
+from postroad.jetstream.process_counts import ProcessCounts
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.errors import InvalidParameter
 from postroad.subscriptions.dead_letters import SubscriptionDeadLetterStore
@@ -29,14 +30,16 @@ class StatusReader:
         dead_letters: SubscriptionDeadLetterStore,
         membership: Membership,
         clock: Clock,
+        connections: ProcessCounts,
     ) -> None:
+        self._connections = connections
         self._connection, self._topics, self._reader, self._progress = connection, topics, reader, progress
         self._dead_letters, self._membership, self._clock = dead_letters, membership, clock
 
     async def read(self, record: SubscriptionRecord) -> SubscriptionStatus:
         """Raises TopicNotFound, EngineUnavailable."""
         if record.is_read_live:
-            return _live_status(record)
+            return _live_status(record, self._connections.total(record.key))
         topic = await self._topics.find(record.tenant, record.topic)
         progress = (await self._progress.load(record)).record
         state = progress.cursor if progress is not None else CursorState(read_to=record.start_after)
@@ -75,8 +78,8 @@ class StatusReader:
         return rfc3339(found.messages[0].at_ms) if found.messages else None
 
 
-def _live_status(record: SubscriptionRecord) -> SubscriptionStatus:
-    """Clients keep their own positions: there is nothing to count."""
+def _live_status(record: SubscriptionRecord, connections: int) -> SubscriptionStatus:
+    """Clients keep their own positions: there is nothing to count but them."""
     return SubscriptionStatus(
         summary=live_summary(record),
         lag=0,
@@ -92,6 +95,7 @@ def _live_status(record: SubscriptionRecord) -> SubscriptionStatus:
         next_attempt_at=None,
         last_error=None,
         owner=None,
+        connections=connections,
     )
 
 

@@ -95,12 +95,13 @@ class TopicsCapability(Capability):
 
     def routes(self) -> Sequence[Route]:
         batch_max = self.platform.settings.section(TopicsSettings).topic_batch_messages_max
-        topics = TopicRoutes(self.lifecycle, self.reader)
+        topics = TopicRoutes(self.lifecycle, self.reader, self.live.connections)
         messages = TopicMessageRoutes(self.lifecycle, self.publisher, self.reader, batch_max=batch_max)
         return [*topics.table(), *messages.table(), *LiveTopicRoutes(self.lifecycle, self.live, self.platform.clock).table()]
 
     def background_jobs(self) -> Sequence[BackgroundJob]:
         return (
+            BackgroundJob(self.live.connections.run),
             BackgroundJob(self.sampler.run, Role.CONTROL, leader_only=True),
             BackgroundJob(every(_RECOVER_SECONDS, self.lifecycle.recover_all, "recover topics"), Role.CONTROL, leader_only=True),
         )

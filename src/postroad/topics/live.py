@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from postroad.jetstream.connection import Connection
+from postroad.jetstream.process_counts import ProcessCounts
 from postroad.jetstream.shared_tail import SharedTail, SharedTails
 from postroad.jetstream.stream_reader import Entry
 from postroad.jetstream.tail import Source
@@ -39,6 +40,7 @@ class LivePlan:
     selection: Selection
     start: LiveStart
     last: int
+    subscription: str = ""  # the key of the stored subscription that it reads
 
 
 class LiveTopics:
@@ -47,6 +49,10 @@ class LiveTopics:
         self._tails: SharedTails[_TailKey, LiveMessage] = SharedTails(connection, _source, _converter)
         self._topics: dict[SharedTail[LiveMessage], LiveTopic] = {}
         self._log = LiveLog(connection)
+        self._open: dict[str, int] = {}  # readers in this process, by stream and by key of the subscription
+        self.connections = ProcessCounts(
+            connection, "postroad.live-readers", lambda: self._open, interval_seconds=2.5, expiry_seconds=8
+        )
         lifecycle.on_end(lambda record: self._tails.end(_tail_key(record)))
 
     async def plan(
@@ -57,6 +63,7 @@ class LiveTopics:
         *,
         from_sequence: int | None = None,
         from_ms: int | None = None,
+        subscription: str = "",
     ) -> LivePlan:
         """Plan a reader: after `resume` if it has one, else from a sequence or a time, else from now on.
 
@@ -71,13 +78,13 @@ class LiveTopics:
         tail = self._tails.current(_tail_key(record))
         if tail is not None and (wanted is None or _is_in_ring(wanted, record, tail)):
             start = LiveStart(tail.position if wanted is None else wanted.after)
-            return LivePlan(record, selection, start, tail.position)
+            return LivePlan(record, selection, start, tail.position, subscription)
         state = await self._log.state(record)
         start = LiveStart(state.last_seq)
         if wanted is not None:
             start = start_of(wanted, record.incarnation, max(1, state.first_seq), state.last_seq)
         await self._connection.store_sync.wait(record.stream, state.last_seq)
-        return LivePlan(record, selection, start, state.last_seq)
+        return LivePlan(record, selection, start, state.last_seq, subscription)
 
     def start(self, plan: LivePlan, form: LiveForm, sink: LiveSink) -> LiveReader:
         """Start a reader, which sends to the sink. Must be closed."""
@@ -87,9 +94,11 @@ class LiveTopics:
         if topic is None:
             topic = self._topics[tail] = LiveTopic(plan.record, tail)
         metrics.live_readers.inc()
+        self._count(plan, 1)
 
         def closed(_reader: LiveReader) -> None:
             metrics.live_readers.dec()
+            self._count(plan, -1)
             self._tails.release(key, tail)
             if not topic.readers:
                 topic.close()
@@ -98,6 +107,13 @@ class LiveTopics:
         reader = LiveReader(topic, self._log, plan.selection, form, sink, plan.start, plan.last, closed)
         reader.start()
         return reader
+
+    def _count(self, plan: LivePlan, change: int) -> None:
+        for key in (plan.record.stream, plan.subscription):
+            if key:
+                count = self._open[key] = self._open.get(key, 0) + change
+                if not count:
+                    del self._open[key]
 
 
 def _tail_key(record: TopicRecord) -> _TailKey:

@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Sequence
 
+import msgspec
+
 from postroad.api.queues import Purged
 from postroad.api.topics import (
     DeleteTopicQuery,
@@ -19,6 +21,7 @@ from postroad.api.topics import (
 from postroad.http.request import Request
 from postroad.http.response import Response
 from postroad.http.routing import Command, Route
+from postroad.jetstream.process_counts import ProcessCounts
 from postroad.kernel.errors import Conflict, EngineRefused, EngineUnavailable, InvalidParameter
 from postroad.kernel.identity import Scope
 from postroad.kernel.json import invalid_field
@@ -34,8 +37,8 @@ _STATS_CONCURRENCY = 32
 
 
 class TopicRoutes:
-    def __init__(self, lifecycle: TopicLifecycle, reader: TopicReader) -> None:
-        self._lifecycle, self._reader = lifecycle, reader
+    def __init__(self, lifecycle: TopicLifecycle, reader: TopicReader, connections: ProcessCounts) -> None:
+        self._lifecycle, self._reader, self._connections = lifecycle, reader, connections
         self._stats_slots = asyncio.Semaphore(_STATS_CONCURRENCY)
 
     def table(self) -> Sequence[Route]:
@@ -136,9 +139,14 @@ class TopicRoutes:
         """None if they cannot be read now: the list is of use without them."""
         async with self._stats_slots:
             try:
-                return await self._reader.stats(record)
+                return await self._counted(record)
             except (TopicNotFound, EngineUnavailable):
                 return None
+
+    async def _counted(self, record: TopicRecord) -> TopicStats:
+        """The stats with the live readers. Raises TopicNotFound, EngineUnavailable."""
+        stats = await self._reader.stats(record)
+        return msgspec.structs.replace(stats, connections=self._connections.total(record.stream))
 
     async def put_topic(self, request: Request) -> Response:
         record, is_new = await self._lifecycle.put(request.context, request.parameters["topic"], request.body)
@@ -149,7 +157,7 @@ class TopicRoutes:
 
     async def get_topic(self, request: Request) -> Response:
         record = await self._lifecycle.find(request.caller.tenant, request.parameters["topic"])
-        return Response(topic_of(record, await self._reader.stats(record)))
+        return Response(topic_of(record, await self._counted(record)))
 
     async def delete_topic(self, request: Request) -> Response:
         query: DeleteTopicQuery = request.query
