@@ -83,6 +83,7 @@ async def test_each_change_is_a_message_with_its_key_as_subject(tenant: Tenant) 
     first, second, third = await copied(tenant, 3)
     assert (first["subject"], first["payload"], first["contentType"]) == ("user.42", {"items": 1}, "application/json")
     assert first["natsSubject"] == f"t.{tenant.id}__cart-events.user.42"
+    assert first["headers"].pop("Postroad-Changed-At-Ms").isdecimal()
     assert first["headers"] == {"Postroad-Bucket": "cart", "Postroad-Operation": "put", "Postroad-Revision": "1"}
     assert first["traceparent"] == trace
     assert (second["subject"], second["body_b64"]) == ("a/b=c", "AP8=")

@@ -27,6 +27,7 @@ def change_message(
         (topic_rules.BUCKET, record.name),
         (topic_rules.OPERATION, stored.operation),
         (topic_rules.REVISION, str(stored.revision)),
+        (topic_rules.CHANGED_AT, str(stored.at_ms)),
     ]
     if stored.is_value:
         headers.append((CONTENT_TYPE, stored.content_type))

@@ -13,7 +13,7 @@ from postroad.subscriptions.attempt_log import AttemptLog
 from postroad.subscriptions.dead_letters import SubscriptionDeadLetterStore
 from postroad.subscriptions.endpoint_rules import Decision, Outcome, Step, decide
 from postroad.subscriptions.endpoints import Endpoints
-from postroad.subscriptions.events import DeliveryDead, SubscriptionFailing, SubscriptionRecovered
+from postroad.subscriptions.events import DeliveryDead, LoopSuspected, SubscriptionFailing, SubscriptionRecovered
 from postroad.subscriptions.owned_subscription import OwnedSubscription, Started
 from postroad.subscriptions.push_client import AttemptResult, PushClient
 from postroad.subscriptions.queue_target import QueueTarget
@@ -57,6 +57,7 @@ class Attempter:
     async def attempt(self, owned: OwnedSubscription, started: Started, message: StoredTopicMessage) -> Decision:
         """Send and apply the result. A dead letter is durable before its message is settled. Raises EngineUnavailable."""
         record, cursor = owned.record, started.cursor.cursor
+        started_ms = self._clock()
         result = await self.send(record, message, started.attempt)
         now_ms = self._clock()
         decision = decide(
@@ -72,6 +73,8 @@ class Attempter:
             return decision
         owned.count(result, now_ms)
         self._record_health(owned, result)
+        if started.cursor is owned.live and owned.loops.add(message, started_ms, now_ms):
+            self._record_loop(record, message)
         if decision.step is Step.DEAD_LETTER:
             await self._dead_letter(record, message, decision.reason, started.attempt, now_ms)
         if decision.step is Step.RETRY:
@@ -119,6 +122,14 @@ class Attempter:
         elif owned.is_failing and result.outcome is Outcome.DELIVERED:
             owned.is_failing = False
             self._outbox.record(None, SubscriptionRecovered(tenant=record.tenant, subscription=record.id, topic=record.topic))
+
+    def _record_loop(self, record: SubscriptionRecord, message: StoredTopicMessage) -> None:
+        metrics.suspected_loops.add(record.tenant)
+        log.warning("loop_suspected", tenant=record.tenant, subscription=record.id, topic=record.topic)
+        self._outbox.record(
+            None,
+            LoopSuspected(tenant=record.tenant, subscription=record.id, topic=record.topic, subject=message.subject),
+        )
 
     def _log(
         self,

@@ -57,10 +57,19 @@ class DeliveryDead(SubscriptionEvent, frozen=True, kw_only=True, tag="delivery.d
     attempt_count: int
 
 
+class LoopSuspected(SubscriptionEvent, frozen=True, kw_only=True, tag="loop.suspected"):
+    """A key of a bucket, the `subject`, was changed during the delivery of its previous change, 10 times in a row: the receiver
+    seems to write back to the bucket."""
+
+    version: int = 1
+    subject: str
+
+
 EVENTS: tuple[type[Event], ...] = (
     SubscriptionChanged,
     SubscriptionFailing,
     SubscriptionRecovered,
     DeliverySampled,
     DeliveryDead,
+    LoopSuspected,
 )

@@ -10,6 +10,9 @@ attempts = Counter(
     ["delivery_type", "outcome"],
 )
 dead = TenantCounter("postroad_deliveries_dead_total", "Messages of topics that became dead letters of a subscription.")
+suspected_loops = TenantCounter(
+    "postroad_loops_suspected_total", "Keys of buckets that a receiver seems to change in response to their own changes."
+)
 takeovers = Counter("postroad_delivery_takeovers_total", "Subscriptions that a delivery process took over.")
 fenced = Counter("postroad_delivery_fenced_total", "Stores of progress that failed because another process had taken over.")
 removed = Counter("postroad_delivery_removed_total", "Messages that retention or a purge removed before they were delivered.")

@@ -14,6 +14,7 @@ from postroad.subscriptions.endpoint_rules import (
     ConcurrencyWindow,
     Outcome,
 )
+from postroad.subscriptions.loop_detector import LoopDetector
 from postroad.subscriptions.push_client import AttemptResult
 from postroad.subscriptions.records import LIVE_CURSOR, ProgressRecord, ReplayRange, SubscriptionRecord
 
@@ -70,6 +71,7 @@ class OwnedSubscription:
     )
     window: ConcurrencyWindow = field(init=False)
     rate: TokenBucket | None = None
+    loops: LoopDetector = field(default_factory=LoopDetector)
     _recent: deque[tuple[int, int, int]] = field(default_factory=deque)  # start of the bucket, successes, failures
 
     def __post_init__(self) -> None:
@@ -170,6 +172,7 @@ class OwnedSubscription:
             breaker=self.breaker.state(now_ms).value,
             resumes_at_ms=self.resumes_at_ms(now_ms),
             last_error=self.last_error,
+            suspected_loop=self.loops.suspected,
         )
 
 

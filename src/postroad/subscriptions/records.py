@@ -113,6 +113,7 @@ class ProgressRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     breaker: str = "closed"
     resumes_at_ms: int | None = None
     last_error: str | None = None
+    suspected_loop: str | None = None
 
 
 class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -28,6 +28,11 @@ def summary(
         return f"Its delivery process stopped; another one is taking it over, {_messages(lag)} wait."
     if progress.last_error is not None:
         return f"Retrying after {progress.last_error}; {_messages(lag)} are not delivered yet."
+    if progress.suspected_loop is not None:
+        return (
+            f"A loop is suspected: the key {progress.suspected_loop!r} is changed again during each delivery of its change. "
+            "The receiver should write to another bucket, or send X-MQ-Hops back."
+        )
     if lag:
         return f"Delivering; {_messages(lag)} are not delivered yet."
     return "Everything is delivered." if not dead else f"Everything else is delivered; {_messages(dead)} are dead letters."
