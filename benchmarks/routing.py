@@ -48,6 +48,9 @@ async def bare_app(_scope: Any, receive: Any, send: Any) -> None:
 
 
 class UnusedAuthenticator:
+    def authenticate_now(self, _request: Request, _route: Route) -> Caller | None:
+        return None
+
     async def authenticate(self, _request: Request, _route: Route) -> Caller:
         raise AssertionError
 

@@ -33,6 +33,9 @@ async def note_length(request: Request) -> Response:
 
 
 class RejectingAuthenticator:
+    def authenticate_now(self, _request: Request, _route: Route) -> Caller | None:
+        return None
+
     async def authenticate(self, _request: Request, _route: Route) -> Caller:
         raise Unauthenticated("the key is not valid")
 

@@ -28,6 +28,9 @@ NewLifecycle = Callable[..., Lifecycle]
 class TenantHeaderAuthenticator:
     """Lets in whoever says who they are: `tenant`, and the globs of their queues if they are kept to some."""
 
+    def authenticate_now(self, _request: Request, _route: Route) -> Caller | None:
+        return None
+
     async def authenticate(self, request: Request, route: Route) -> Caller:
         is_platform = request.header(b"platform") is not None
         if route.scope is RouteRequirement.PLATFORM and not is_platform:

@@ -35,6 +35,9 @@ class _Watch:
 class HeaderAuthenticator:
     """Callers of the tenant in `X-Postroad-Tenant`: `admin` is a platform key, `public` an anonymous caller."""
 
+    def authenticate_now(self, _request: Request, _route: Route) -> Caller | None:
+        return None
+
     async def authenticate(self, request: Request, _route: Route) -> Caller:
         tenant = request.header(b"x-postroad-tenant")
         if tenant is None:

@@ -44,6 +44,9 @@ class _Watch:
 class HeaderAuthenticator:
     """Callers with all scopes, of the tenant in a header, restricted to the streams in another header."""
 
+    def authenticate_now(self, _request: Request, _route: Route) -> Caller | None:
+        return None
+
     async def authenticate(self, request: Request, _route: Route) -> Caller:
         tenant = request.parameters.get("project") or request.header(b"x-tenant") or "default"
         only = request.header(b"x-streams")

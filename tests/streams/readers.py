@@ -138,6 +138,9 @@ class _Watch:
 class HeaderAuthenticator:
     """Callers with all scopes, of the tenant in a header."""
 
+    def authenticate_now(self, _request: Request, _route: Route) -> Caller | None:
+        return None
+
     async def authenticate(self, request: Request, _route: Route) -> Caller:
         return Caller(request.header(b"x-tenant") or "default", "k", frozenset(ALL_SCOPES))
 

@@ -79,15 +79,25 @@ class IdentityCache:
             raise RegistryStale(f"the registry was last updated {age:.0f} s ago", retry_after=5)
         self._fresh_until = now + _FRESHNESS_SECONDS
 
+    def cached_caller(self, text: str, named_tenant: str | None) -> Caller | None:
+        """The caller of a tenant's key that is in the cache; None for all others."""
+        now, caller = self._clock(), self._callers.get(key_hash(text))
+        if caller is None or (caller.expires_at_ms is not None and caller.expires_at_ms <= now):
+            return None
+        if named_tenant is not None and named_tenant != caller.tenant:
+            return None
+        self.key_usage.record(caller.key_id, now)
+        return caller
+
     async def caller_by_key(self, text: str, named_tenant: str | None, *, may_fetch: bool = True) -> Caller | None:
         """The caller of a key, None if the key is invalid. `may_fetch`: look up a key that is not in memory, since another
         process may have just created it.
 
         Raises TenantNotFound (for platform keys only), TenantDisabled, Forbidden.
         """
-        now, digest = self._clock(), key_hash(text)
-        caller = self._callers.get(digest)
-        if caller is None or (caller.expires_at_ms is not None and caller.expires_at_ms <= now):
+        caller = self.cached_caller(text, named_tenant)
+        if caller is None:
+            now, digest = self._clock(), key_hash(text)
             record = await self._record(text, may_fetch=may_fetch)
             text_used = record.text_of(digest, now) if record is not None else None
             if record is None or text_used is None or not record.is_active(now):
@@ -96,7 +106,7 @@ class IdentityCache:
                 self.key_usage.record(record.id, now)
                 return await self._platform_caller(record, text_used, named_tenant)
             caller = await self._cached_caller(record, text_used)
-        self.key_usage.record(caller.key_id, now)
+            self.key_usage.record(caller.key_id, now)
         if named_tenant is not None and named_tenant != caller.tenant:
             raise Forbidden("only a platform key may name another tenant")
         return caller

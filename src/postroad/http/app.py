@@ -18,24 +18,21 @@ from postroad.http.loopback import check_loopback
 from postroad.http.open_sockets import OpenSockets
 from postroad.http.problems import problem_response
 from postroad.http.query import parse_query
-from postroad.http.request import ClientDisconnected, Receive, Request, RevocationWatch, Scope, Send
-from postroad.http.response import Response
+from postroad.http.request import ClientDisconnected, Receive, Request, ResponseCycle, RevocationWatch, Scope, Send
+from postroad.http.request_body import check_json, decode_body, read_body
+from postroad.http.response import SLICE_BYTES_MAX, Response
 from postroad.http.routing import Route, Router
 from postroad.http.security_headers import API, default_headers
+from postroad.http.streaming import send_stream
 from postroad.http.websocket_frames import check_handshake, check_origin
-from postroad.kernel import json
 from postroad.kernel.errors import (
-    MalformedJson,
     Overloaded,
     PostroadError,
     RouteNotFound,
-    TooLarge,
     Unauthenticated,
-    UnsupportedMediaType,
 )
 from postroad.kernel.identity import Caller, Credential, RouteRequirement
 from postroad.kernel.ids import new_request_id
-from postroad.kernel.json_keys import JsonShape, duplicate_key
 from postroad.kernel.log_limit import LogLimit
 from postroad.kernel.names import project_name
 from postroad.kernel.usage_counters import ANONYMOUS, TenantCounters, UsageCounters
@@ -51,6 +48,10 @@ log = structlog.get_logger("postroad.http")
 
 class Authenticator(Protocol):
     """Authenticates and authorizes requests."""
+
+    def authenticate_now(self, request: Request, route: Route) -> Caller | None:
+        """The caller, if it is known without waiting and nothing has to be recorded; else None, without effect. Raises like
+        `authenticate`, without effect too: `authenticate` must be called then."""
 
     async def authenticate(self, request: Request, route: Route) -> Caller:
         """The caller. Raises Unauthenticated, Forbidden, RateLimited, TenantNotFound, TenantDisabled, RegistryStale."""
@@ -94,6 +95,7 @@ class App:
             self._cors_headers.append((b"access-control-expose-headers", b"*"))
             if settings.cors_origin != "*":
                 self._cors_headers.append((b"vary", b"Origin"))
+        self.has_callbacks = True  # tests run over both paths
         self._request_metrics: dict[tuple[str, str, int], Any] = {}
         self._duration_metrics: dict[tuple[str, str], Any] = {}
 
@@ -113,8 +115,7 @@ class App:
         """Serve one HTTP request; the server is configured for HTTP only."""
         started = time.perf_counter()
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        given_id = headers.get(b"x-request-id")
-        request_id = given_id.decode() if given_id and _REQUEST_ID.fullmatch(given_id) else new_request_id()
+        request_id = _request_id(headers)
         method = scope["method"]
         route: Route | None = None
         request: Request | None = None
@@ -123,28 +124,19 @@ class App:
         self._usage.open_requests += 1
         try:
             try:
-                if self._settings.is_open:
-                    check_loopback(headers, self._settings.cors_origin.encode())
                 if method == "OPTIONS":
+                    self._check_origin(headers)
                     response = self._preflight(scope["path"])
                 else:
-                    route, parameters = self._router.find(method, scope["path"])
-                    if "project" in parameters:
-                        project_name(parameters["project"])
-                    request = Request(method, scope["path"], request_id, headers, parameters, receive, self.draining)
+                    route, request = self._find(scope, headers, request_id, receive)
                     if not route.is_unlimited:
                         request.slot = self._admission.open()
                     response = await self._handle(route, request, scope)
-            except PostroadError as problem:
-                if problem.status >= 500:
-                    self._log_failure(problem, request_id)
-                response = problem_response(problem, request_id)
             except ClientDisconnected:
                 status = 499
                 return
-            except Exception:  # a bug: the response reveals the request id only
-                log.error("request_crashed", request_id=request_id, error=traceback.format_exc())
-                response = problem_response(PostroadError("see the logs for this request id"), request_id)
+            except Exception as error:
+                response = self._error_response(error, request_id)
             status = response.status
             counters = self._counters_of(request, route)
             if response.socket is not None and request is not None:
@@ -156,27 +148,128 @@ class App:
                 log.error("response_aborted", request_id=request_id, error=traceback.format_exc())
                 raise
         finally:
-            self._usage.open_requests -= 1
-            if request is not None and request.slot is not None:
-                request.slot.close()
             counters = counters or self._counters_of(request, route)
-            counters.requests += 1
-            if request is not None and request.body_bytes:
-                counters.bytes_in += request.body_bytes
-            if status >= 400:
-                counters.client_errors += status < 500
-                counters.server_errors += status >= 500
-            self._observe(method, route.path if route else "", status, time.perf_counter() - started, request_id)
+            self._end(counters, request, route, method, status, time.perf_counter() - started, request_id)
+
+    def _end(
+        self,
+        counters: TenantCounters,
+        request: Request | None,
+        route: Route | None,
+        method: str,
+        status: int,
+        seconds: float,
+        request_id: str,
+    ) -> None:
+        """Release what the request holds, and count it."""
+        self._usage.open_requests -= 1
+        if request is not None and request.slot is not None:
+            request.slot.close()
+        counters.requests += 1
+        if request is not None and request.body_bytes:
+            counters.bytes_in += request.body_bytes
+        if status >= 400:
+            counters.client_errors += status < 500
+            counters.server_errors += status >= 500
+        self._observe(method, route.path if route else "", status, seconds, request_id)
+
+    def _error_response(self, error: Exception, request_id: str) -> Response:
+        if isinstance(error, PostroadError):
+            if error.status >= 500:
+                self._log_failure(error, request_id)
+            return problem_response(error, request_id)
+        # A bug: the response reveals the request id only.
+        log.error("request_crashed", request_id=request_id, error="".join(traceback.format_exception(error)))
+        return problem_response(PostroadError("see the logs for this request id"), request_id)
+
+    # Requests without a task
+
+    def start_callback(self, scope: Scope, body: bytes, cycle: ResponseCycle) -> bool:
+        """Serve a request with callbacks, if its route can prepare it (`Route.prepare`). `body` is complete.
+
+        False before any effect if the request is unusual or invalid: then `__call__` must serve it, and makes the error.
+        """
+        started = time.perf_counter()
+        headers: dict[bytes, bytes] = scope["headers"]
+        try:
+            prepare = self._router.find(scope["method"], scope["path"])[0].prepare
+            if prepare is None or not self.has_callbacks or not self._is_plain(headers, body):
+                return False
+            route, request = self._find(scope, headers, _request_id(headers), cycle.receive)
+            self._set_origin(request, scope)
+            request._caller = self._authenticator.authenticate_now(request, route)
+            if request._caller is None:
+                return False
+            decode_body(request, route, body)
+            start = prepare(request)
+            if start is None:
+                return False
+            request.slot = self._admission.open()
+        except PostroadError:
+            return False
+        self._usage.open_requests += 1
+        respond = partial(self._respond, request, route, cycle, started)
+        try:
+            self._admit_caller(request, route)
+            request.slot.add_body(len(body))
+            start(respond)
+        except Exception as error:  # not at once: the connection may have to start its next request after the response
+            asyncio.get_running_loop().call_soon(respond, error)
+        return True
+
+    def _is_plain(self, headers: dict[bytes, bytes], body: bytes) -> bool:
+        """True if the body needs no check that depends on headers, other than that of its type."""
+        return b"content-encoding" not in headers and len(body) <= self._settings.body_bytes_max
+
+    def _respond(
+        self, request: Request, route: Route, cycle: ResponseCycle, started: float, outcome: Response | Exception
+    ) -> None:
+        """Send the response of a request that was started with callbacks. Does not raise."""
+        response = outcome if isinstance(outcome, Response) else self._error_response(outcome, request.request_id)
+        counters = self._counters_of(request, route)
+        try:
+            body = response.encoded()
+            if len(body) > SLICE_BYTES_MAX or not cycle.is_writable:
+                cycle.start_task(self._respond_in_task(request, route, cycle, started, response))
+                return
+            cycle.send_whole(response.status, self._headers_of(response, request.request_id, len(body)), body)
+            counters.bytes_out += len(body)
+        except Exception:
+            log.error("response_aborted", request_id=request.request_id, error=traceback.format_exc())
+            cycle.abort()
+        seconds = time.perf_counter() - started
+        self._end(counters, request, route, request.method, response.status, seconds, request.request_id)
+
+    async def _respond_in_task(
+        self, request: Request, route: Route, cycle: ResponseCycle, started: float, response: Response
+    ) -> None:
+        """Send a response that is large, or has to wait until the client reads."""
+        counters = self._counters_of(request, route)
+        try:
+            await self._send(response, request.request_id, request.method, request, counters, cycle.receive, cycle.send)
+        except Exception:
+            log.error("response_aborted", request_id=request.request_id, error=traceback.format_exc())
+            cycle.abort()
+        finally:
+            seconds = time.perf_counter() - started
+            self._end(counters, request, route, request.method, response.status, seconds, request.request_id)
+
+    def _check_origin(self, headers: dict[bytes, bytes]) -> None:
+        """Raises MisdirectedRequest, Forbidden."""
+        if self._settings.is_open:
+            check_loopback(headers, self._settings.cors_origin.encode())
+
+    def _find(self, scope: Scope, headers: dict[bytes, bytes], request_id: str, receive: Receive) -> tuple[Route, Request]:
+        """Raises RouteNotFound, MethodNotAllowed, InvalidParameter, MisdirectedRequest, Forbidden."""
+        self._check_origin(headers)
+        method, path = scope["method"], scope["path"]
+        route, parameters = self._router.find(method, path)
+        if "project" in parameters:
+            project_name(parameters["project"])
+        return route, Request(method, path, request_id, headers, parameters, receive, self.draining)
 
     async def _handle(self, route: Route, request: Request, scope: Scope) -> Response:
-        client = scope.get("client")
-        request.client = client[0] if client else ""
-        request.server = scope.get("server") or request.server
-        request.scheme = scope.get("scheme") or request.scheme
-        if self._settings.trusted_proxies:
-            forwarded = request.header(b"x-forwarded-for")
-            request.client = client_address(request.client, forwarded, self._settings.trusted_proxies)
-        request.query_string = scope["query_string"]
+        self._set_origin(request, scope)
         if route.body_ids:
             limit = min(self._settings.anonymous_body_bytes_max, self._settings.body_bytes_max)
             request.read_body = partial(self._receive_body, request, route, limit)
@@ -207,24 +300,21 @@ class App:
             raise Unauthenticated("the credential is of another tenant")
         return caller
 
+    def _set_origin(self, request: Request, scope: Scope) -> None:
+        client = scope.get("client")
+        request.client = client[0] if client else ""
+        request.server = scope.get("server") or request.server
+        request.scheme = scope.get("scheme") or request.scheme
+        if self._settings.trusted_proxies:
+            forwarded = request.header(b"x-forwarded-for")
+            request.client = client_address(request.client, forwarded, self._settings.trusted_proxies)
+        request.query_string = scope["query_string"]
+
     async def _receive_body(self, request: Request, route: Route, limit: int) -> None:
         """Read the body and decode it to the route's type."""
-        is_optional = route.empty_body is not None
-        if route.body is not None and not is_optional:
-            _check_json(request)
-        body = await self._read_body(request, limit)
-        request.body_bytes = len(body)
-        if route.body is None or route.raw_body:
-            request.body = body
-            return
-        if is_optional and body:
-            _check_json(request)  # clients add a content type of their own to an empty body
-        if is_optional and not body:
-            request.body = route.empty_body
-            return
-        request.body = json.decode(route.body_decoder, body)
-        if route.body_shape is not None:
-            _check_unique_keys(body, route.body_shape)
+        if route.body is not None and route.empty_body is None:
+            check_json(request)
+        decode_body(request, route, await read_body(request, limit))
 
     def _admit_caller(self, request: Request, route: Route) -> int:
         """Apply the limits that depend on the caller, and return that of the body, which is not read yet. Raises RateLimited."""
@@ -255,31 +345,6 @@ class App:
         if request is None or request._caller is None or route is None or route.scope is _PLATFORM:
             return self._counters_by_tenant[ANONYMOUS]
         return self._counters_by_tenant[request._caller.tenant]
-
-    async def _read_body(self, request: Request, limit: int) -> bytes:
-        """The body, which nearly always is one chunk. The server enforces the time limit. Raises UnsupportedMediaType, TooLarge,
-        Overloaded, RateLimited."""
-        coding = request.headers.get(b"content-encoding")
-        if coding is not None and coding.strip().lower() != b"identity":
-            raise UnsupportedMediaType(f"send the body without Content-Encoding, not {coding[:100].decode('latin-1')}")
-        length = request.headers.get(b"content-length")
-        if length is not None and length.isdigit() and int(length) > limit:
-            raise TooLarge(f"the body has {int(length)} bytes; {limit} is the limit")
-        chunks: list[bytes] = []
-        size = 0
-        while True:
-            message = await request.receive()
-            if message["type"] == "http.disconnect":
-                raise ClientDisconnected
-            chunk: bytes = message.get("body", b"")
-            size += len(chunk)
-            if size > limit:
-                raise TooLarge(f"the body exceeds {limit} bytes")
-            if request.slot is not None:
-                request.slot.add_body(len(chunk))
-            if not message.get("more_body"):
-                return b"".join([*chunks, chunk]) if chunks else chunk
-            chunks.append(chunk)
 
     def _preflight(self, path: str) -> Response:
         methods = ", ".join(self._router.methods(path)).encode()
@@ -312,18 +377,15 @@ class App:
         receive: Receive,
         send: Send,
     ) -> None:
-        security = response.security or default_headers(response.media)
-        headers = [*security, *self._cors_headers, (b"x-request-id", request_id.encode()), *response.headers]
         if isinstance(response.body, AsyncIterator):
-            headers.append((b"content-type", response.media))
             if request is None:
                 raise TypeError("only a handler can return a stream")
-            await self._send_stream(response, headers, request, counters, receive, send)
+            headers = self._headers_of(response, request_id, None)
+            await send_stream(response, headers, request, counters, receive, send)
             return
         slices = await response.slices()
         size = len(slices[0]) if len(slices) == 1 else sum(map(len, slices))
-        if size or response.status not in (204, 304):
-            headers += [(b"content-type", response.media), (b"content-length", str(size).encode())]
+        headers = self._headers_of(response, request_id, size)
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
         if method == "HEAD":
             slices, size = [b""], 0
@@ -332,6 +394,16 @@ class App:
             await self._send_slices(slices, size, request, send)
         else:
             await send({"type": "http.response.body", "body": slices[0]})
+
+    def _headers_of(self, response: Response, request_id: str, size: int | None) -> list[tuple[bytes, bytes]]:
+        """`size`: of the body; None if it is not known."""
+        security = response.security or default_headers(response.media)
+        headers = [*security, *self._cors_headers, (b"x-request-id", request_id.encode()), *response.headers]
+        if size is None:
+            headers.append((b"content-type", response.media))
+        elif size or response.status not in (204, 304):
+            headers += [(b"content-type", response.media), (b"content-length", b"%d" % size)]
+        return headers
 
     async def _send_slices(self, slices: list[bytes], size: int, request: Request | None, send: Send) -> None:
         """Send a large body at the client's pace; other requests go on after each slice."""
@@ -342,53 +414,6 @@ class App:
             part = slices.pop()
             await send({"type": "http.response.body", "body": part, "more_body": bool(slices)})
             await asyncio.sleep(0)
-
-    async def _send_stream(
-        self,
-        response: Response,
-        headers: list[tuple[bytes, bytes]],
-        request: Request,
-        counters: TenantCounters,
-        receive: Receive,
-        send: Send,
-    ) -> None:
-        """Send chunks until the source ends, the client disconnects, or the caller's credential is revoked."""
-        chunks = response.body
-        if not isinstance(chunks, AsyncIterator):
-            raise TypeError("not a stream")
-        await send({"type": "http.response.start", "status": response.status, "headers": headers})
-        metrics.live_readers.inc()
-
-        async def send_chunks() -> None:
-            if request.method != "HEAD":
-                async for chunk in chunks:
-                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
-                    counters.bytes_out += len(chunk)
-            await send({"type": "http.response.body", "body": b""})
-
-        async def wait_for_disconnect() -> None:
-            while (await receive())["type"] != "http.disconnect":
-                pass
-
-        sending, disconnected = asyncio.ensure_future(send_chunks()), asyncio.ensure_future(wait_for_disconnect())
-        try:
-            with request.watch_revocation() as revoked:
-                await asyncio.wait({sending, disconnected, revoked}, return_when=asyncio.FIRST_COMPLETED)
-                is_revoked = revoked.done()
-            if sending.done():
-                sending.result()
-            elif is_revoked:
-                sending.cancel()
-                await asyncio.gather(sending, return_exceptions=True)
-                await send({"type": "http.response.body", "body": b""})
-        finally:
-            metrics.live_readers.dec()
-            disconnected.cancel()
-            sending.cancel()
-            await asyncio.gather(sending, disconnected, return_exceptions=True)
-            close = getattr(chunks, "aclose", None)
-            if close is not None:
-                await close()
 
     def _observe(self, method: str, path: str, status: int, seconds: float, request_id: str) -> None:
         if method not in _METHODS:
@@ -407,20 +432,7 @@ class App:
             log.info("request", request_id=request_id, method=method, route=path, status=status, ms=round(seconds * 1000, 2))
 
 
-def _check_unique_keys(body: bytes, shape: JsonShape) -> None:
-    """Raises MalformedJson. The body was decoded, so it is valid JSON of this shape."""
-    key = duplicate_key(body, shape)
-    if key is not None:
-        raise MalformedJson(f"the key {key[:100]!r} is given twice in one object")
-
-
-def _check_json(request: Request) -> None:
-    """Raises UnsupportedMediaType."""
-    media = request.headers.get(b"content-type")
-    if media is not None and not _is_json(media):
-        raise UnsupportedMediaType(f"send application/json, not {media[:100].decode('latin-1')}")
-
-
-def _is_json(media: bytes) -> bool:
-    kind = media.partition(b";")[0].strip().lower()
-    return kind == b"application/json" or kind.endswith(b"+json")
+def _request_id(headers: dict[bytes, bytes]) -> str:
+    """That of the client, if it is valid, else a new one."""
+    given = headers.get(b"x-request-id")
+    return given.decode() if given and _REQUEST_ID.fullmatch(given) else new_request_id()

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import httptools
@@ -64,6 +64,7 @@ class HttpConnection(HttpToolsProtocol):
     _socket_ended: Callable[[WebSocket], None] | None = None
     _socket_bytes: bytes | None = None  # received after the head of a WebSocket handshake; None without one
     is_write_paused = False
+    _due_cycle: RequestCycle | None = None  # to be run once the chunk is parsed
     _rejection: PostroadError | None = None  # sent after the responses to earlier requests; then the connection is closed
     cycle: RequestCycle | None  # type: ignore[assignment]
     pipeline: deque[RequestCycle]  # type: ignore[assignment]
@@ -101,6 +102,9 @@ class HttpConnection(HttpToolsProtocol):
             cause = error.__context__  # a callback stops the parser with its error
             self._reject(cause if isinstance(cause, PostroadError) else MalformedRequest())
         self._chunk = b""
+        if self._due_cycle is not None:  # not before the whole chunk is parsed: nearly always it contains the body
+            due, self._due_cycle = self._due_cycle, None
+            self._run(due)
         if self._rejection is not None or not (self._is_reading_headers or self._is_reading_body) or self.transport.is_closing():
             return
         if self._is_reading_headers:
@@ -188,19 +192,24 @@ class HttpConnection(HttpToolsProtocol):
                 self.transport,
                 self.flow,
                 self.on_response_complete,
+                self._start_task,
                 keep_alive=version != "1.0" and not self._is_handshake and self.parser.should_keep_alive(),
                 expects_continue=self.expect_100_continue,
             ),
         )
         if previous is None or previous.response_complete:
-            self._run(self.cycle)
+            self._due_cycle = self.cycle
         else:
             self.flow.pause_reading()
             self.pipeline.appendleft(self.cycle)
 
     def _run(self, cycle: RequestCycle) -> None:
         self._running_cycle = cycle
-        task = self.loop.create_task(cycle.run(self.app))
+        app: Any = self.app
+        cycle.start(app)
+
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self.loop.create_task(work)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 

@@ -31,6 +31,26 @@ class RevocationWatch(Protocol):
     def close(self) -> None: ...
 
 
+class ResponseCycle(Protocol):
+    """The connection's part of a request (`request_cycle.py`)."""
+
+    async def receive(self) -> Scope: ...
+    async def send(self, message: Scope) -> None: ...
+
+    @property
+    def is_writable(self) -> bool:
+        """False while the client does not read."""
+
+    def send_whole(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+        """Send a response at once. The client may have closed the connection."""
+
+    def start_task(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run the rest of the request in a task."""
+
+    def abort(self) -> None:
+        """Close the connection without a response."""
+
+
 class ClientDisconnected(Exception):
     """The client closed its connection before the response."""
 

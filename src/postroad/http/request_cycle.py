@@ -6,12 +6,14 @@ whole and not header by header, and objects that only long requests and response
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import structlog
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
+from postroad.http.app import App
 from postroad.http.request import Asgi, Scope
 
 _CONTROL_CHARACTER = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
@@ -32,13 +34,14 @@ class RequestCycle:
         "_is_body_complete",
         "_is_chunked",
         "_on_complete",
-        "_scope",
+        "_start_task",
         "_transport",
         "buffered_bytes",
         "disconnected",
         "keep_alive",
         "response_complete",
         "response_started",
+        "scope",
     )
 
     def __init__(
@@ -47,11 +50,13 @@ class RequestCycle:
         transport: asyncio.Transport,
         flow: FlowControl,
         on_complete: Callable[[], None],
+        start_task: Callable[[Coroutine[Any, Any, None]], None],
         *,
         keep_alive: bool,
         expects_continue: bool,
     ) -> None:
-        self._scope, self._transport, self._flow, self._on_complete = scope, transport, flow, on_complete
+        self.scope, self._transport, self._flow, self._on_complete = scope, transport, flow, on_complete
+        self._start_task = start_task
         self._expects_continue = expects_continue  # the client sends the body after an interim response
         self._chunks: list[bytes] = []
         self.buffered_bytes = 0  # of the request's body
@@ -66,11 +71,23 @@ class RequestCycle:
 
     async def run(self, app: Asgi) -> None:
         try:
-            await app(self._scope, self.receive, self.send)
+            await app(self.scope, self.receive, self.send)
         except BaseException as error:  # cancelled, or already logged by the app
             log.debug("request_aborted", error=repr(error))
-        if not self.response_complete and not self.disconnected:
-            self._transport.close()
+        self.abort()
+
+    def start(self, app: Asgi) -> None:
+        """Serve the request: with callbacks if it has arrived and its route can, otherwise in a task."""
+        if self._is_body_complete and not self._expects_continue and isinstance(app, App):
+            body = b"".join(self._chunks)
+            if app.start_callback(self.scope, body, self):
+                self._chunks, self.buffered_bytes = [], 0
+                self._flow.resume_reading()
+                return
+        self.start_task(self.run(app))
+
+    def start_task(self, work: Coroutine[Any, Any, None]) -> None:
+        self._start_task(work)
 
     # The request
 
@@ -113,6 +130,21 @@ class RequestCycle:
 
     # The response
 
+    @property
+    def is_writable(self) -> bool:
+        return self.disconnected or not self._flow.write_paused
+
+    def send_whole(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+        """Send a response at once. The client may have closed the connection."""
+        if not self.disconnected:
+            self._start_response(status, headers)
+            self._send_body(body, more=False)
+
+    def abort(self) -> None:
+        """Close the connection, since there is no response."""
+        if not self.response_complete and not self.disconnected:
+            self._transport.close()
+
     async def send(self, message: Scope) -> None:
         if self._flow.write_paused and not self.disconnected:
             await self._flow.drain()
@@ -130,7 +162,7 @@ class RequestCycle:
             self.keep_alive = False  # the client may send the body, or another request instead
         self.response_started, self._expects_continue = True, False
         lines = [STATUS_LINE[status]]
-        is_chunked = self._scope["method"] != "HEAD" and status not in (204, 304)
+        is_chunked = self.scope["method"] != "HEAD" and status not in (204, 304)
         for name, value in headers:
             if name == b"content-length":
                 self._body_bytes_left, is_chunked = int(value), False
@@ -150,7 +182,7 @@ class RequestCycle:
             self._head = head
 
     def _send_body(self, body: bytes, *, more: bool) -> None:
-        if self._scope["method"] == "HEAD":
+        if self.scope["method"] == "HEAD":
             data, self._body_bytes_left = b"", 0
         elif self._is_chunked:
             data = (b"%x\r\n%b\r\n" % (len(body), body) if body else b"") + (b"" if more else b"0\r\n\r\n")

@@ -14,6 +14,8 @@ from postroad.kernel.identity import RouteRequirement, Scope
 from postroad.kernel.json_keys import JsonShape, shape_of
 
 Handler = Callable[[Request], Awaitable[Response]]
+Respond = Callable[[Response | Exception], None]
+Start = Callable[[Respond], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,9 @@ class Route:
     `body_ids` are the names of ids in the body and their fields, for the operator's hook: then the body is read before it is
     called. `is_websocket`: the handler returns a response with a `socket`; other requests than handshakes are refused before.
     `is_unlimited`: the route responds when the limits on open requests are reached, as health checks must.
+    `prepare`, for a busy route without a query, serves ordinary requests without a task. It has no effect; it returns None for a
+    request that the handler must serve, or raises PostroadError. The function that it returns starts the operation, and `Respond`
+    is called once, later. Both ways use the same rules (decision 0050).
     """
 
     method: str
@@ -82,6 +87,7 @@ class Route:
     is_unlimited: bool = False
     is_websocket: bool = False
     body_ids: tuple[tuple[str, str], ...] = ()
+    prepare: Callable[[Request], Start | None] | None = None
     action: str = ""  # name of the operation for the operator's hook; default: that of the handler
     sdk: str = ""  # generated SDK method, such as `tasks.list`
     sdk_arguments: tuple[tuple[str, str], ...] = ()  # optional or long-named fields that are required arguments, and their names

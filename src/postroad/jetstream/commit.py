@@ -7,6 +7,8 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from functools import partial
 
+import structlog
+
 from postroad.jetstream import metrics
 from postroad.jetstream.batching import (
     CommitPolicy,
@@ -27,12 +29,12 @@ from postroad.jetstream.submitted_write import (
     SubmittedWrite,
     decode_reply,
     ignore_outcome,
-    resolve_future,
     single_ack,
 )
 from postroad.jetstream.write_buffer_limit import WriteBufferLimit
 from postroad.kernel.backoff import Backoff
 from postroad.kernel.errors import Conflict, EngineNoResponders, EngineRefused, EngineUnavailable, PostroadError, TooLarge
+from postroad.kernel.futures import resolve
 from postroad.kernel.ids import ShortIds
 
 __all__ = ["CommitPolicy", "Committer", "Committers", "PendingMessage", "PublishAck"]
@@ -46,6 +48,8 @@ _RESOLUTIONS_MAX = 5  # of one rejected batch, before its writes are sent one by
 _READS_FIRST = 8  # batches after a conflict
 _LAG_SECONDS = 0.005  # a healthy replica lags less
 _BACKOFF = Backoff(first_seconds=0.02, max_seconds=1.0)
+log = structlog.get_logger("postroad.jetstream")
+
 _UNANSWERED = (ConnectionLost, TimeoutError, EngineUnavailable)
 
 
@@ -67,7 +71,7 @@ class Committer:
         self._buffer_limit = buffer_limit
         self._batch_ids = ShortIds()
         self._queue: WriteQueue[SubmittedWrite] = WriteQueue(policy)
-        self._singles: dict[str, tuple[SubmittedWrite, float]] = {}  # by reply subject, with the end of the attempt
+        self._singles: dict[SubmittedWrite, tuple[str, float]] = {}  # reply subject, and the end of the attempt
         self._in_flight = SinglesInFlight(policy)  # those in `_singles`, and those that a task retries
         self._has_timer = False
         self._is_batch_in_flight = False
@@ -108,7 +112,7 @@ class Committer:
     def submit(self, messages: Sequence[PendingMessage], *, uses_reserve: bool = False) -> "asyncio.Future[Sequence[PublishAck]]":
         """Like `append_together`, but returns a future."""
         future: asyncio.Future[Sequence[PublishAck]] = asyncio.get_running_loop().create_future()
-        self._submit(messages, partial(resolve_future, future), future, uses_reserve=uses_reserve)
+        self._submit(messages, partial(resolve, future), future, uses_reserve=uses_reserve)
         return future
 
     def submit_callback(self, messages: Sequence[PendingMessage], on_outcome: OnOutcome) -> None:
@@ -185,7 +189,7 @@ class Committer:
         self._in_flight.add(write.size)
         reply_subject = ""
         try:
-            reply_subject, replied = self._connection.expect()
+            reply_subject = self._connection.expect_callback(partial(self._on_single_reply, write))
             command = encode_publish(write.messages[0], reply_subject)
             self._connection.send(command, is_urgent=self._in_flight.count < _COALESCE_FROM)
         except Exception:  # the connection is down, or the message cannot be encoded, which must reach the caller
@@ -194,19 +198,17 @@ class Committer:
             return
         loop = asyncio.get_running_loop()
         attempt_ends = min(loop.time() + self._policy.attempt_seconds, write.deadline)
-        self._singles[reply_subject] = write, attempt_ends
-        replied.add_done_callback(partial(self._on_single_reply, reply_subject))
+        self._singles[write] = reply_subject, attempt_ends
         if not self._has_timer:
             self._has_timer = True
             loop.call_at(attempt_ends, self._expire_singles)
 
-    def _on_single_reply(self, reply_subject: str, replied: "asyncio.Future[Reply]") -> None:
-        sent = self._singles.pop(reply_subject, None)
-        if sent is None:
-            return
-        write = sent[0]
+    def _on_single_reply(self, write: SubmittedWrite, reply: Reply | ConnectionLost) -> None:
+        del self._singles[write]
         try:
-            outcome: Sequence[PublishAck] | PostroadError = single_ack(write, decode_reply(replied.result()))
+            if isinstance(reply, ConnectionLost):
+                raise reply
+            outcome: Outcome = single_ack(write, decode_reply(reply))
         except (ConnectionLost, EngineUnavailable) as error:
             self._retry_single(write, error)
             return
@@ -221,11 +223,11 @@ class Committer:
         """Retry the messages whose attempt has timed out, oldest first. One timer serves all of them."""
         loop = asyncio.get_running_loop()
         now = loop.time()
-        for reply_subject, (write, attempt_ends) in list(self._singles.items()):
+        for write, (reply_subject, attempt_ends) in list(self._singles.items()):
             if attempt_ends > now:
                 loop.call_at(attempt_ends, self._expire_singles)
                 return
-            del self._singles[reply_subject]
+            del self._singles[write]
             self._connection.forget(reply_subject)
             self._retry_single(write, TimeoutError())
         self._has_timer = False
@@ -383,7 +385,10 @@ class Committer:
 
     def _report(self, write: SubmittedWrite, outcome: Outcome) -> None:
         self._buffer_limit.release(write.size)
-        write.on_outcome(outcome)
+        try:
+            write.on_outcome(outcome)
+        except Exception:  # a bug, which must not stop the writes of others
+            log.exception("write_callback_failed", stream=self.stream)
 
     async def _send(self, writes: list[SubmittedWrite]) -> list[Sequence[PublishAck]]:
         """One attempt: a single publish, or one atomic batch written to the socket at once."""

@@ -12,6 +12,7 @@ import os
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import ParseResult
@@ -26,9 +27,11 @@ from nats.aio.msg import Msg
 from postroad.jetstream import nats_internals
 from postroad.jetstream.api_errors import NO_RESPONDERS, ApiError, ApiFailure, translate
 from postroad.jetstream.health_rules import eligible_servers, next_server
+from postroad.jetstream.protocol import encode_plain
 from postroad.jetstream.store_sync import NoSync, StoreSync
 from postroad.kernel.backoff import Backoff
 from postroad.kernel.errors import EngineNoResponders, EngineRefused, EngineUnavailable
+from postroad.kernel.futures import resolve
 
 VERSION_FLOOR = (2, 12)
 _DRAIN_SECONDS = 2.0
@@ -72,6 +75,9 @@ class Reply:
         return (self.headers or {}).get("Status", "")
 
 
+OnReply = Callable[[Reply | ConnectionLost], None]
+
+
 @dataclass(slots=True)
 class Connection:
     settings: ConnectionSettings
@@ -81,7 +87,7 @@ class Connection:
     store_sync: StoreSync | NoSync = field(init=False, default_factory=NoSync)
     _nc: nats_internals.Client = field(init=False)
     _prefix: str = field(init=False)
-    _replies: dict[str, "asyncio.Future[Reply]"] = field(init=False, default_factory=dict)
+    _replies: dict[str, OnReply] = field(init=False, default_factory=dict)
     _reply_queues: dict[str, "asyncio.Queue[Reply | None]"] = field(init=False, default_factory=dict)
     _next: Callable[[], int] = field(init=False)
     _up: asyncio.Event = field(init=False, default_factory=asyncio.Event)
@@ -214,9 +220,8 @@ class Connection:
         self._up.clear()
         self._tried_at[self._server] = asyncio.get_running_loop().time()
         lost, self._replies = self._replies, {}
-        for future in lost.values():
-            if not future.done():
-                future.set_exception(ConnectionLost())
+        for on_reply in lost.values():
+            on_reply(ConnectionLost())
         for queue in self._reply_queues.values():
             queue.put_nowait(None)
         if not self._is_closing:
@@ -300,12 +305,16 @@ class Connection:
 
     def expect(self) -> tuple[str, "asyncio.Future[Reply]"]:
         """A reply subject and the future of its reply, which fails with ConnectionLost if the connection is lost first."""
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        return self.expect_callback(partial(resolve, future)), future
+
+    def expect_callback(self, on_reply: OnReply) -> str:
+        """Like `expect`, but calls `on_reply`, which must not raise, with the reply or ConnectionLost."""
         if not self._up.is_set():
             raise ConnectionLost
         subject = f"{self._prefix}{self._next():x}"
-        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self._replies[subject] = future
-        return subject, future
+        self._replies[subject] = on_reply
+        return subject
 
     def expect_many(self) -> tuple[str, "asyncio.Queue[Reply | None]"]:
         """Like `expect`, for a request with several replies. None in the queue: the connection was lost."""
@@ -322,10 +331,9 @@ class Connection:
         self._reply_queues.pop(reply_subject, None)
 
     async def _on_reply(self, message: Msg) -> None:
-        future = self._replies.pop(message.subject, None)
-        if future is not None:
-            if not future.done():
-                future.set_result(Reply(message.data, message.headers))
+        on_reply = self._replies.pop(message.subject, None)
+        if on_reply is not None:
+            on_reply(Reply(message.data, message.headers))
             return
         queue = self._reply_queues.get(message.subject)
         if queue is not None:
@@ -333,7 +341,7 @@ class Connection:
 
     async def request(self, subject: str, payload: bytes = b"", *, timeout: float | None = None) -> Reply:
         """Send a request and return its reply; status 503 means no responders. Raises ConnectionLost, TimeoutError."""
-        return await self.request_encoded(lambda reply_subject: _encode(subject, payload, reply_subject), timeout=timeout)
+        return await self.request_encoded(lambda reply_subject: encode_plain(subject, payload, reply_subject), timeout=timeout)
 
     async def request_encoded(self, encode: Callable[[str], bytes], *, timeout: float | None = None) -> Reply:
         """Like `request`, with a function that encodes it for a reply subject."""
@@ -389,7 +397,7 @@ class Connection:
 
     async def publish(self, subject: str, payload: bytes, reply_subject: str = "") -> None:
         """Send a message without waiting for an acknowledgement."""
-        self.send(_encode(subject, payload, reply_subject))
+        self.send(encode_plain(subject, payload, reply_subject))
 
     async def subscribe(
         self, subject: str, handler: Callable[[Msg], Awaitable[None]], *, barrier: Callable[[], Awaitable[None]] | None = None
@@ -433,10 +441,6 @@ class Connection:
 def _address(url: ParseResult) -> str:
     """Host and port of a server, without user and password."""
     return url.netloc.rpartition("@")[2]
-
-
-def _encode(subject: str, payload: bytes, reply_subject: str) -> bytes:
-    return b"PUB %b %b %d\r\n%b\r\n" % (subject.encode(), reply_subject.encode(), len(payload), payload)
 
 
 class _ApiResponse(msgspec.Struct):

@@ -14,6 +14,10 @@ def header_lines(headers: Headers) -> str:
     return "".join([f"{name}: {value.translate(_NO_LINE_BREAKS)}\r\n" for name, value in headers])
 
 
+def encode_plain(subject: str, payload: bytes, reply_subject: str) -> bytes:
+    return b"PUB %b %b %d\r\n%b\r\n" % (subject.encode(), reply_subject.encode(), len(payload), payload)
+
+
 def encode_publish(message: PendingMessage, reply_subject: str) -> bytes:
     return _publish(message, reply_subject, "")
 

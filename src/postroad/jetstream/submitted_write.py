@@ -41,15 +41,6 @@ class SubmittedWrite:
         return self.future is not None and self.future.cancelled()
 
 
-def resolve_future(future: "asyncio.Future[Sequence[PublishAck]]", outcome: Outcome) -> None:
-    if future.done():  # cancelled by its caller
-        return
-    if isinstance(outcome, Exception):
-        future.set_exception(outcome)
-    else:
-        future.set_result(outcome)
-
-
 def ignore_outcome(_outcome: Outcome) -> None:
     """Of a probe, whose sender reads the reply itself."""
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -25,7 +26,7 @@ from postroad.api.queues import (
 from postroad.http.problems import problem_of
 from postroad.http.request import Request
 from postroad.http.response import Response
-from postroad.http.routing import Route
+from postroad.http.routing import Respond, Route, Start
 from postroad.kernel.errors import (
     EngineFull,
     EngineUnavailable,
@@ -38,7 +39,7 @@ from postroad.kernel.identity import Scope
 from postroad.kernel.json import invalid_field
 from postroad.queues.browsing import QueueBrowser
 from postroad.queues.lifecycle import QueueLifecycle
-from postroad.queues.publishing import Publisher
+from postroad.queues.publishing import Publisher, SinglePublish
 from postroad.queues.records import peeked_message_of
 
 _TAG = "Messages"
@@ -81,6 +82,7 @@ class MessageRoutes:
                 errors=(QueueNotFound, IdempotencyMismatch, SchemaMismatch, SchemaTooSlow, *_STORE_ERRORS),
                 description="The message is stored durably before the response.",
                 headers=_PUBLISH_HEADERS,
+                prepare=self.prepare_publish,
             ),
             Route(
                 "POST",
@@ -114,6 +116,16 @@ class MessageRoutes:
     async def publish(self, request: Request) -> Response:
         message = _with_idempotency_key(request, request.body)
         return Response(await self._publisher.publish(request.context, request.parameters["queue"], message), status=201)
+
+    def prepare_publish(self, request: Request) -> Start | None:
+        message = _with_idempotency_key(request, request.body)
+        single = self._publisher.prepare_single(request.context, request.parameters["queue"], message)
+        return None if single is None else partial(self._start_publish, single)
+
+    def _start_publish(self, single: SinglePublish, respond: Respond) -> None:
+        self._publisher.store_single(
+            single, lambda outcome: respond(outcome if isinstance(outcome, Exception) else Response(outcome, status=201))
+        )
 
     async def publish_batch(self, request: Request) -> Response:
         batch: NewBatch = request.body

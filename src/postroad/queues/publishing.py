@@ -1,8 +1,9 @@
 """Publishing: one message or a batch, deduplicated by idempotency key."""
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -16,9 +17,11 @@ from postroad.jetstream.protocol import header_lines
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.jetstream.stream_lifecycle import RecordState
 from postroad.jetstream.stream_reader import Entry
+from postroad.jetstream.submitted_write import Outcome
 from postroad.kernel.clock import Clock
 from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import BodyInvalid, Conflict, EngineFull, EngineUnavailable, PostroadError, PreconditionFailed
+from postroad.kernel.futures import resolve
 from postroad.kernel.ids import new_id
 from postroad.kernel.json import invalid_field
 from postroad.queues import job_events, metrics
@@ -70,6 +73,17 @@ class _PendingPublish(msgspec.Struct, frozen=True):
     body_hash: str
 
 
+class SinglePublish(NamedTuple):
+    """A message that one write stores, and whatever is needed then."""
+
+    context: RequestContext
+    record: QueueRecord
+    pending: _PendingPublish
+
+
+OnPublished = Callable[[Published | Exception], None]
+
+
 class Publisher:
     def __init__(
         self,
@@ -98,7 +112,11 @@ class Publisher:
         Raises QueueNotFound, TooLarge, BodyInvalid, SchemaMismatch, SchemaTooSlow, IdempotencyMismatch, EngineFull,
         Overloaded, EngineUnavailable.
         """
-        check_message(new, self._limits, self._tenant_settings.of(context.tenant).max_message_bytes, self._clock())
+        single = self.prepare_single(context, queue, new)
+        if single is not None:
+            future: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
+            self.store_single(single, partial(resolve, future))
+            return await future
         record = self._lifecycle.cached(context.tenant, queue)
         if record is None:
             record = await self._lifecycle.find_or_create(context, queue)
@@ -107,19 +125,49 @@ class Publisher:
         if new.unique_key is not None or new.priority != "normal":
             record = await self._with_features(record, new)
         pending = self._prepare(record, context, new)
-        if (  # the common case, with less overhead
-            len(pending.writes) == 1 and not record.settings.max_messages and not pending.message.unique
-        ):
-            sequence = (await self._committers.of(record.stream).append(pending.writes[0])).sequence
-        else:
-            [outcome] = await self._store(record, [pending])
-            if isinstance(outcome, PostroadError):
-                return await self._first_published(record, context, pending, outcome)
-            sequence = outcome[-1].sequence
-        await self._outbox.commit(context, _queued_event(record, pending, pending.message, sequence))
+        [outcome] = await self._store(record, [pending])
+        if isinstance(outcome, PostroadError):
+            return await self._first_published(record, context, pending, outcome)
+        await self._outbox.commit(context, _queued_event(record, pending, pending.message, outcome[-1].sequence))
         metrics.published.add(context.tenant)
         self._throughput.add_published(record.stream, 1)
         return published_of(pending.message)
+
+    def prepare_single(self, context: RequestContext, queue: str, new: NewMessage) -> SinglePublish | None:
+        """A message that one write stores, without a condition; None for others. Raises TooLarge, BodyInvalid. No effect."""
+        check_message(new, self._limits, self._tenant_settings.of(context.tenant).max_message_bytes, self._clock())
+        if new.idempotency_key is not None or new.unique_key is not None or new.priority != "normal":
+            return None
+        record = self._lifecycle.cached(context.tenant, queue)
+        if record is None or record.settings.schema is not None or record.settings.max_messages:
+            return None
+        return SinglePublish(context, record, self._prepare(record, context, new))
+
+    def store_single(self, single: SinglePublish, on_published: OnPublished) -> None:
+        """Call `on_published` once the message and the first event of its job are durable, or with the error.
+
+        Raises TooLarge, StorageQuotaExceeded, EngineFull, Overloaded: then nothing is stored.
+        """
+        write = single.pending.writes
+        self._committers.of(single.record.stream).submit_callback(write, partial(self._on_stored, single, on_published))
+
+    def _on_stored(self, single: SinglePublish, on_published: OnPublished, outcome: Outcome) -> None:
+        if isinstance(outcome, Exception):
+            on_published(outcome)
+            return
+        try:
+            event = _queued_event(single.record, single.pending, single.pending.message, outcome[-1].sequence)
+            self._outbox.commit_callback(single.context, (event,), partial(self._on_recorded, single, on_published))
+        except Exception as error:  # a bug: the caller must not wait for ever
+            on_published(error)
+
+    def _on_recorded(self, single: SinglePublish, on_published: OnPublished, problem: EngineUnavailable | None) -> None:
+        if problem is not None:
+            on_published(problem)
+            return
+        metrics.published.add(single.context.tenant)
+        self._throughput.add_published(single.record.stream, 1)
+        on_published(published_of(single.pending.message))
 
     async def publish_batch(
         self, context: RequestContext, queue: str, batch: Sequence[NewMessage]

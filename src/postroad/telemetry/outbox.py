@@ -21,6 +21,7 @@ from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import EngineUnavailable
 from postroad.kernel.event import PLATFORM, Event
+from postroad.kernel.futures import resolve
 from postroad.kernel.ids import new_id
 from postroad.telemetry import metrics
 from postroad.telemetry.frames import encode_event, frame_headers, frame_subject, pack
@@ -96,7 +97,7 @@ class Outbox:
         Raises EngineUnavailable, also when the buffer is full. The operation that the events report has happened all the same.
         """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.commit_callback(context, events, partial(_resolve, future))
+        self.commit_callback(context, events, partial(resolve, future))
         await future
 
     def commit_callback(self, context: RequestContext | None, events: Sequence[Event], on_committed: OnCommitted) -> None:
@@ -229,12 +230,3 @@ def _fill_caller(event: Event, context: RequestContext) -> None:
         force_setattr(event, "key_id", context.caller.key_id)
     if getattr(event, "request_id", None) == "":
         force_setattr(event, "request_id", context.request_id)
-
-
-def _resolve(future: "asyncio.Future[None]", problem: EngineUnavailable | None) -> None:
-    if future.done():  # cancelled by its caller
-        return
-    if problem is None:
-        future.set_result(None)
-    else:
-        future.set_exception(problem)
