@@ -47,3 +47,12 @@ def clock(gateway: Gateway) -> Iterator[ShiftedClock]:
     """The clock of the gateway, which tests can move."""
     yield gateway.clock
     gateway.clock.ahead_ms = 0
+
+
+@pytest.fixture(params=["callbacks", "handlers"])
+def both_paths(request: pytest.FixtureRequest, gateway: Gateway) -> Iterator[str]:
+    """Serve ordinary requests of busy routes with callbacks, then as all others in a task by their handlers."""
+    app = gateway.node.app
+    app.has_callbacks = request.param == "callbacks"
+    yield request.param
+    app.has_callbacks = True

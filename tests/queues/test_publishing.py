@@ -16,6 +16,8 @@ from postroad.kernel.names import queue_stream, queue_subject
 from tests.gateway import Answer, Gateway, Tenant, gateway_settings, running_gateway
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.usefixtures("both_paths")
+
 
 async def stored(tenant: Tenant, name: str = "q") -> list[Entry]:
     """All entries of the queue's stream, markers included."""

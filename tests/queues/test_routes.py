@@ -15,6 +15,8 @@ from postroad.kernel.names import escape
 from tests.gateway import Answer, Gateway, ShiftedClock, Tenant
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.usefixtures("both_paths")
+
 STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 
 

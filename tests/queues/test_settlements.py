@@ -6,6 +6,8 @@ import pytest
 
 from tests.gateway import Answer, Gateway, Tenant
 
+pytestmark = pytest.mark.usefixtures("both_paths")
+
 OPERATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "ack": ("ack", {}),
     "retry": ("nack", {"action": "retry"}),

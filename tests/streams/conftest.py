@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.gateway import Tenant
-from tests.gateway_fixtures import clock, gateway, second_gateway, tenant
+from tests.gateway_fixtures import both_paths, clock, gateway, second_gateway, tenant
 from tests.streams.readers import Stream
 from tests.streams.workers import OpenWorker, Worker, open_worker
 
-__all__ = ["clock", "gateway", "second_gateway", "tenant"]
+__all__ = ["both_paths", "clock", "gateway", "second_gateway", "tenant"]
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 import pytest
 
@@ -10,6 +11,7 @@ from postroad.api.streams import ContentTypeMismatch, ProducerFenced, ProducerGa
 from postroad.jetstream import stream_reader
 from postroad.jetstream.commit import Committer, PendingMessage, PublishAck
 from postroad.jetstream.connection import Connection
+from postroad.jetstream.submitted_write import OnOutcome
 from postroad.kernel.clock import now_ms
 from postroad.kernel.errors import Conflict, EngineUnavailable, PostroadError, TooLarge
 from postroad.streams import appender
@@ -375,6 +377,17 @@ async def test_a_thousand_concurrent_appends_are_stored_in_their_order(worker: W
     assert b"".join(await worker.read_all(stream)).split() == [b"%d" % number for number in range(1000)]
 
 
+def report(on_outcome: OnOutcome, done: "asyncio.Future[Sequence[PublishAck]]") -> None:
+    problem = done.exception()
+    on_outcome(problem if isinstance(problem, Exception) else done.result())
+
+
+def with_callback(
+    submit: "Callable[[Sequence[PendingMessage]], asyncio.Future[Sequence[PublishAck]]]",
+) -> Callable[[Sequence[PendingMessage], OnOutcome], None]:
+    return lambda messages, on_outcome: submit(messages).add_done_callback(partial(report, on_outcome))
+
+
 @pytest.mark.parametrize("count", [1, 5])
 @pytest.mark.parametrize("kind", ["plain", "guarded"])
 async def test_an_append_that_a_replaced_leader_rejects_is_not_stored_twice(
@@ -398,7 +411,11 @@ async def test_an_append_that_a_replaced_leader_rejects_is_not_stored_twice(
         await stored
         raise Conflict("wrong last sequence")
 
+    def submit_callback(self: Committer, messages: Sequence[PendingMessage], on_outcome: OnOutcome) -> None:
+        submit_twice(self, messages).add_done_callback(partial(report, on_outcome))
+
     monkeypatch.setattr(Committer, "submit", submit_twice)
+    monkeypatch.setattr(Committer, "submit_callback", submit_callback)
     data = [f"doubtful {number}".encode() for number in range(count)]
     outcomes = await asyncio.gather(*[worker.append_in_time(stream, one) for one in data])
     assert rejected
@@ -464,6 +481,7 @@ async def test_a_conflict_of_an_unguarded_append_does_not_block_a_guarded_one(
         return really(messages, uses_reserve=uses_reserve)
 
     monkeypatch.setattr(committer, "submit", submit)
+    monkeypatch.setattr(committer, "submit_callback", with_callback(submit))
     plain = asyncio.create_task(worker.append(stream, b"plain"))
     await asyncio.sleep(0)
     await other.fork(StreamName(name, "fork"), stream)
@@ -494,6 +512,7 @@ async def test_appends_that_share_a_batch_with_the_delete_are_refused(
         return stored
 
     monkeypatch.setattr(committer, "submit", submit)
+    monkeypatch.setattr(committer, "submit_callback", with_callback(submit))
     late = [asyncio.create_task(worker.append(stream, b"late", ("p", 0, number))) for number in (1, 2)]
     await eventually(lambda: held)
     await worker.streams.delete(None, stream)

@@ -7,6 +7,8 @@ import pytest
 from tests.gateway import Answer, Gateway, Tenant
 from tests.streams.readers import Stream
 
+pytestmark = pytest.mark.usefixtures("both_paths")
+
 
 def at(delta: timedelta) -> str:
     return (datetime.now(UTC) + delta).isoformat().replace("+00:00", "Z")

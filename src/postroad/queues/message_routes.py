@@ -39,7 +39,8 @@ from postroad.kernel.identity import Scope
 from postroad.kernel.json import invalid_field
 from postroad.queues.browsing import QueueBrowser
 from postroad.queues.lifecycle import QueueLifecycle
-from postroad.queues.publishing import Publisher, SinglePublish
+from postroad.queues.message_writes import SinglePublish
+from postroad.queues.publishing import Publisher
 from postroad.queues.records import peeked_message_of
 
 _TAG = "Messages"

@@ -1,13 +1,36 @@
 """Messages as they are written to the stream of their queue: subject, headers, conditions. Pure."""
 
 from datetime import datetime
+from typing import NamedTuple
 
+import msgspec
+
+from postroad.api.queues import NewMessage
 from postroad.jetstream.commit import PendingMessage
 from postroad.jetstream.protocol import header_lines
 from postroad.jetstream.stream_reader import Entry
 from postroad.kernel.clock import rfc3339
+from postroad.kernel.context import RequestContext
 from postroad.queues.records import QueueRecord, StoredMessage, encode_message, ready_subject
 from postroad.queues.rules import epoch_ms
+
+
+class PendingPublish(msgspec.Struct, frozen=True):
+    """A message to store. `writes` ends with the message itself; the marker of its idempotency key precedes it."""
+
+    new: NewMessage
+    message: StoredMessage
+    delay_ms: int
+    writes: tuple[PendingMessage, ...]
+    body_hash: str
+
+
+class SinglePublish(NamedTuple):
+    """A message that one write stores, and whatever is needed then."""
+
+    context: RequestContext
+    record: QueueRecord
+    pending: PendingPublish
 
 
 def message_write(record: QueueRecord, message: StoredMessage, delay_ms: int, unique_id: str = "") -> PendingMessage:

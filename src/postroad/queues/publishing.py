@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -28,7 +28,7 @@ from postroad.queues import job_events, metrics
 from postroad.queues.capacity import QueueCapacity
 from postroad.queues.events import JobQueued
 from postroad.queues.lifecycle import QueueLifecycle
-from postroad.queues.message_writes import delay_ms_of_entry, message_write, ttl_header
+from postroad.queues.message_writes import PendingPublish, SinglePublish, delay_ms_of_entry, message_write, ttl_header
 from postroad.queues.records import (
     PRIORITY,
     UNIQUE,
@@ -61,25 +61,6 @@ _MARKER_READS = 5
 _MARKER_READ_SECONDS = 0.05
 _ENDED_NUMBER = 2**63 - 1
 _ENDED_TTL_MS = 86_400_000  # far longer than a write can be on its way
-
-
-class _PendingPublish(msgspec.Struct, frozen=True):
-    """A message to store. `writes` ends with the message itself; the marker of its idempotency key precedes it."""
-
-    new: NewMessage
-    message: StoredMessage
-    delay_ms: int
-    writes: tuple[PendingMessage, ...]
-    body_hash: str
-
-
-class SinglePublish(NamedTuple):
-    """A message that one write stores, and whatever is needed then."""
-
-    context: RequestContext
-    record: QueueRecord
-    pending: _PendingPublish
-
 
 OnPublished = Callable[[Published | Exception], None]
 
@@ -162,12 +143,14 @@ class Publisher:
             on_published(error)
 
     def _on_recorded(self, single: SinglePublish, on_published: OnPublished, problem: EngineUnavailable | None) -> None:
-        if problem is not None:
-            on_published(problem)
-            return
-        metrics.published.add(single.context.tenant)
-        self._throughput.add_published(single.record.stream, 1)
-        on_published(published_of(single.pending.message))
+        try:
+            if problem is None:
+                metrics.published.add(single.context.tenant)
+                self._throughput.add_published(single.record.stream, 1)
+            outcome: Published | Exception = problem or published_of(single.pending.message)
+        except Exception as error:
+            outcome = error
+        on_published(outcome)
 
     async def publish_batch(
         self, context: RequestContext, queue: str, batch: Sequence[NewMessage]
@@ -227,7 +210,7 @@ class Publisher:
         record = self._lifecycle.cached(context.tenant, queue) or await self._lifecycle.find(context.tenant, queue)
         if record.settings.schema is not None:
             await self._check_schema(record, new)
-        pending = _PendingPublish(new, message, 0, (message_write(record, message, 0),), "")
+        pending = PendingPublish(new, message, 0, (message_write(record, message, 0),), "")
         if record.settings.max_messages:
             [outcome] = await self._store(record, [pending])
             if isinstance(outcome, PostroadError):
@@ -279,7 +262,7 @@ class Publisher:
 
     def _prepare_numbered(
         self, record: QueueRecord, context: RequestContext, new: NewMessage, subject: str, number: int, last_sequence: int
-    ) -> _PendingPublish:
+    ) -> PendingPublish:
         pending = self._prepare(record, context, new)
         message = pending.message
         marker = SequenceMarker(number=number, message=message.id, job=message.job, at=message.at)
@@ -311,7 +294,7 @@ class Publisher:
         if schema is not None:
             await self._schemas.check(record.tenant, record.stream, schema, bytes(new.payload), f"{path}.payload")
 
-    async def _store(self, record: QueueRecord, pending: Sequence[_PendingPublish]) -> list[Sequence[PublishAck] | PostroadError]:
+    async def _store(self, record: QueueRecord, pending: Sequence[PendingPublish]) -> list[Sequence[PublishAck] | PostroadError]:
         """Store the messages, up to the limit of the queue; an outcome for each, in order."""
         committer = self._committers.of(record.stream)
         limit = record.settings.max_messages
@@ -338,7 +321,7 @@ class Publisher:
             found = self._capacities[record.stream] = QueueCapacity(count)
         return found
 
-    def _prepare(self, record: QueueRecord, context: RequestContext, new: NewMessage) -> _PendingPublish:
+    def _prepare(self, record: QueueRecord, context: RequestContext, new: NewMessage) -> PendingPublish:
         message_id, now = new_id(), self._clock()
         message = StoredMessage(
             v=1,
@@ -356,17 +339,17 @@ class Publisher:
         delay_ms = delay_ms_of(new, now)
         write = message_write(record, message, delay_ms)
         if new.idempotency_key is None:
-            return _PendingPublish(new, message, delay_ms, (write,), "")
+            return PendingPublish(new, message, delay_ms, (write,), "")
         hashed = body_hash(new)
         marker = Marker(v=1, body=hashed, message=message_id, job=message.job, at=now)
         ttl_ms = record.settings.dedupe_window_ms or self._tenant_settings.of(context.tenant).idempotency_ttl_ms
         headers = header_lines([("Nats-Expected-Last-Subject-Sequence", "0"), ("Nats-TTL", ttl_header(ttl_ms))])
         subject = f"{record.subject}.idem.{marker_token(context.caller.key_id, new.idempotency_key)}"
         marker_write = PendingMessage(subject, encode_message(marker), f"{message_id}/idem", headers, is_conditional=True)
-        return _PendingPublish(new, message, delay_ms, (marker_write, write), hashed)
+        return PendingPublish(new, message, delay_ms, (marker_write, write), hashed)
 
     async def _first_published(
-        self, record: QueueRecord, context: RequestContext, pending: _PendingPublish, problem: PostroadError
+        self, record: QueueRecord, context: RequestContext, pending: PendingPublish, problem: PostroadError
     ) -> Published:
         """The ids of the first message with the same idempotency key and body, even if the queue is full now.
 
@@ -389,7 +372,7 @@ class Publisher:
             raise IdempotencyMismatch("the idempotency key was used with another body")
         return await self._commit_first(record, context, pending, marker)
 
-    async def _with_unique_key(self, record: QueueRecord, context: RequestContext, pending: _PendingPublish) -> Published | None:
+    async def _with_unique_key(self, record: QueueRecord, context: RequestContext, pending: PendingPublish) -> Published | None:
         """The message that has the unique key now, once its event is durable; None if there is none any more."""
         subjects = f"{record.subject}.unique.{pending.message.unique}.*"
         entry = await self._read_marker(record, subjects, _MARKER_READS)
@@ -405,7 +388,7 @@ class Publisher:
         return published_of(first, is_duplicate=True)
 
     async def _commit_first(
-        self, record: QueueRecord, context: RequestContext, pending: _PendingPublish, marker: Marker | SequenceMarker
+        self, record: QueueRecord, context: RequestContext, pending: PendingPublish, marker: Marker | SequenceMarker
     ) -> Published:
         """The ids in the marker, once the event of that message is durable: the process that stored the message may have died
         before it stored the event, which can safely be repeated."""
@@ -456,5 +439,5 @@ class Publisher:
         self._committers.forget(stream, QueueNotFound("the queue was deleted"))
 
 
-def _queued_event(record: QueueRecord, pending: _PendingPublish, message: StoredMessage, sequence: int) -> JobQueued:
+def _queued_event(record: QueueRecord, pending: PendingPublish, message: StoredMessage, sequence: int) -> JobQueued:
     return job_events.queued(record, message, pending.delay_ms, len(bytes(message.payload)), sequence)

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import random
 from collections import ChainMap, OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -19,6 +19,8 @@ import structlog
 
 from postroad.api.streams import ProducerGap
 from postroad.jetstream.commit import PendingMessage, PublishAck
+from postroad.jetstream.submitted_write import Outcome
+from postroad.kernel import futures
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import Conflict, Overloaded, PostroadError
 from postroad.kernel.ids import new_id
@@ -40,20 +42,22 @@ log = structlog.get_logger("postroad.streams")
 _Decision = StreamChange | AppendOutcome | PostroadError
 
 
+OnAppended = Callable[[AppendOutcome | Exception], None]
+
+
 class _PendingAppend:
-    """A request and the future of its outcome.
+    """A request and the callback that gets its outcome.
 
     Its data have the same message id in every attempt: during a partition a leader that has been replaced can reject what its
     successor stores.
     """
 
-    __slots__ = ("future", "has_conflicted", "message_id", "request")
+    __slots__ = ("has_conflicted", "message_id", "on_outcome", "request")
 
-    def __init__(self, request: AppendRequest) -> None:
-        self.request = request
+    def __init__(self, request: AppendRequest, on_outcome: OnAppended) -> None:
+        self.request, self.on_outcome = request, on_outcome
         self.message_id = new_id()
         self.has_conflicted = False
-        self.future: asyncio.Future[AppendOutcome] = asyncio.get_running_loop().create_future()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +97,16 @@ class StreamAppender:
         return self._running is None
 
     def submit(self, request: AppendRequest) -> "asyncio.Future[AppendOutcome]":
-        pending = _PendingAppend(request)
+        future: asyncio.Future[AppendOutcome] = asyncio.get_running_loop().create_future()
+        self.submit_callback(request, partial(futures.resolve, future))
+        return future
+
+    def submit_callback(self, request: AppendRequest, on_outcome: OnAppended) -> None:
+        """Like `submit`, but calls `on_outcome`, which must not raise. Raises TooLarge, StorageQuotaExceeded, EngineFull,
+        Overloaded: then nothing is stored."""
+        pending = _PendingAppend(request, on_outcome)
         if not self._send_directly(pending):
             self._enqueue(pending)
-        return pending.future
 
     def _enqueue(self, pending: _PendingAppend) -> None:
         self._pending.append(pending)
@@ -127,22 +137,17 @@ class StreamAppender:
         message = PendingMessage(
             self._data_subject, request.data, pending.message_id, self._record_condition, is_conditional=True
         )
-        stored = self._store.committer(self._name).submit((message,))
-        stored.add_done_callback(partial(self._on_stored, pending))
+        self._store.committer(self._name).submit_callback((message,), partial(self._on_stored, pending))
         return True
 
-    def _on_stored(self, pending: _PendingAppend, stored: "asyncio.Future[Sequence[PublishAck]]") -> None:
-        if stored.cancelled():
-            pending.future.cancel()
-            return
-        problem = stored.exception()
-        if isinstance(problem, Conflict):
+    def _on_stored(self, pending: _PendingAppend, stored: Outcome) -> None:
+        if isinstance(stored, Conflict):
             if self._running is None:  # a running batch has read its own snapshot
                 self._snapshot = None
             pending.has_conflicted = True
             self._enqueue(pending)
-        elif problem is not None:
-            _fail([pending], problem)
+        elif isinstance(stored, Exception):
+            pending.on_outcome(stored)
         else:
             metrics.appended.add(self._name.tenant)
             self._counters.appends += 1
@@ -150,8 +155,7 @@ class StreamAppender:
             snapshot = self._snapshot
             if snapshot is not None and snapshot.record is not None and snapshot.record.ttl_seconds is not None:
                 self._snapshot = replace(snapshot, used_at_ms=self._clock())
-            if not pending.future.done():
-                pending.future.set_result(AppendOutcome(stored.result()[0].sequence, is_closed=False))
+            pending.on_outcome(AppendOutcome(stored[0].sequence, is_closed=False))
 
     # Batches
 
@@ -285,8 +289,7 @@ class StreamAppender:
                 outcome = AppendOutcome(head[0], is_closed=decision.request.closes, claim=decision.request.claim)
             else:
                 outcome = msgspec.structs.replace(decision, next_offset=head[0])
-            if not pending.future.done():
-                pending.future.set_result(outcome)
+            pending.on_outcome(outcome)
         tail, record, record_at = head
         last = stored[-1].sequence if stored else snapshot.last
         used_at_ms = self._clock() if stored else snapshot.used_at_ms
@@ -331,10 +334,9 @@ class StreamAppender:
             self._saving = None
 
 
-def _fail(appends: Sequence[_PendingAppend], problem: BaseException) -> None:
+def _fail(appends: Sequence[_PendingAppend], problem: Exception) -> None:
     for pending in appends:
-        if not pending.future.done():
-            pending.future.set_exception(problem)
+        pending.on_outcome(problem)
 
 
 class StreamAppenders:

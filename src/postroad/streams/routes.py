@@ -1,5 +1,6 @@
 """HTTP routes of durable streams: the Durable Streams protocol."""
 
+from functools import partial
 from typing import Any
 
 from postroad.access.identity_cache import DEFAULT_TENANT
@@ -21,7 +22,7 @@ from postroad.api.streams import (
 )
 from postroad.http.request import Request
 from postroad.http.response import Response
-from postroad.http.routing import Command, Handler, Route
+from postroad.http.routing import Command, Handler, Respond, Route, Start
 from postroad.http.security_headers import CONTENT, content_headers
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.errors import (
@@ -44,7 +45,7 @@ from postroad.streams.live_reads import LiveReads
 from postroad.streams.offsets import NOW, Position, offset_text, parse_position
 from postroad.streams.reading import ReadResult
 from postroad.streams.records import StreamRecord
-from postroad.streams.rules import start_of
+from postroad.streams.rules import AppendOutcome, AppendRequest, start_of
 from postroad.streams.service import Streams
 from postroad.streams.store import StreamName
 
@@ -118,6 +119,7 @@ class StreamRoutes:
                 other_statuses=(200,),
                 media="",
                 headers=protocol_headers.APPEND_HEADERS,
+                prepare=self.prepare_append,
                 errors=(*write_errors, *append_errors),
                 description="With producer headers, the response is 200 for a new append and 204 for a repeated one.",
             ),
@@ -181,9 +183,21 @@ class StreamRoutes:
 
     async def append_to_stream(self, request: Request) -> Response:
         append = protocol_headers.parse_append(request)
-        outcome = await self._streams.append(request.context, _name(request), append)
-        is_new_data = append.claim is not None and append.data is not None and not outcome.is_duplicate
-        return Response(b"", 200 if is_new_data else 204, b"text/plain", protocol_headers.outcome_headers(outcome), CONTENT)
+        return _append_response(append, await self._streams.append(request.context, _name(request), append))
+
+    def prepare_append(self, request: Request) -> Start | None:
+        append = protocol_headers.parse_append(request)
+        if append.closes:
+            return None
+        self._streams.check_size(append)
+        return partial(self._start_append, _name(request), append)
+
+    def _start_append(self, name: StreamName, append: AppendRequest, respond: Respond) -> None:
+        self._streams.start_append(
+            name,
+            append,
+            lambda outcome: respond(outcome if isinstance(outcome, Exception) else _append_response(append, outcome)),
+        )
 
     async def delete_stream(self, request: Request) -> Response:
         await self._streams.delete(request.context, _name(request))
@@ -284,6 +298,11 @@ class StreamRoutes:
         if record.expires_at_ms is not None:
             seconds = min(seconds, max(0, (record.expires_at_ms - self._clock()) // 1000))
         return f"{visibility}, max-age={seconds}, stale-while-revalidate={5 * seconds}".encode()
+
+
+def _append_response(append: AppendRequest, outcome: AppendOutcome) -> Response:
+    is_new_data = append.claim is not None and append.data is not None and not outcome.is_duplicate
+    return Response(b"", 200 if is_new_data else 204, b"text/plain", protocol_headers.outcome_headers(outcome), CONTENT)
 
 
 def _name(request: Request) -> StreamName:

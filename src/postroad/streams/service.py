@@ -10,7 +10,7 @@ from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import TooLarge
 from postroad.kernel.names import streams_store, unescape
 from postroad.kernel.usage_counters import UsageCounters
-from postroad.streams.appender import StreamAppenders
+from postroad.streams.appender import OnAppended, StreamAppenders
 from postroad.streams.directory import StreamDirectory, live_ids
 from postroad.streams.events import StreamClosed
 from postroad.streams.lifecycle import CreateResult, CreateStream, StreamLifecycle
@@ -55,12 +55,23 @@ class Streams:
     async def append(self, context: RequestContext | None, name: StreamName, request: AppendRequest) -> AppendOutcome:
         """Append, close, or both. Returns once the write would survive a crash. Raises the errors of `rules.decide`, TooLarge,
         EngineUnavailable."""
-        if request.data is not None and len(request.data) + _HEADER_BYTES_MAX > self.store.connection.max_payload:
-            raise TooLarge(f"an append has at most {self.store.connection.max_payload - _HEADER_BYTES_MAX} bytes")
+        self.check_size(request)
         outcome = await self._appenders.of(name).submit(request)
         if request.closes and not outcome.is_duplicate:
             self._outbox.record(context, StreamClosed(tenant=name.tenant, stream_id=name.id))
         return outcome
+
+    def check_size(self, request: AppendRequest) -> None:
+        """Raises TooLarge."""
+        if request.data is not None and len(request.data) + _HEADER_BYTES_MAX > self.store.connection.max_payload:
+            raise TooLarge(f"an append has at most {self.store.connection.max_payload - _HEADER_BYTES_MAX} bytes")
+
+    def start_append(self, name: StreamName, request: AppendRequest, on_outcome: OnAppended) -> None:
+        """Like `append`, for a request that does not close the stream and was checked with `check_size`, but calls `on_outcome`.
+
+        Raises StorageQuotaExceeded, EngineFull, Overloaded: then nothing is stored.
+        """
+        self._appenders.of(name).submit_callback(request, on_outcome)
 
     async def snapshot(self, name: StreamName, *, is_use: bool = False) -> StreamSnapshot:
         """Current state of a stream; `is_use` prolongs its TTL. Raises StreamNotFound, StreamGone."""

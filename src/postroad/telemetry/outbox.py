@@ -187,13 +187,13 @@ class Outbox:
             self._drop(stream, len(lines))
             log.error("events_not_stored", stream=stream, count=len(lines), error=repr(outcome))
             for waiter in waiters:
-                waiter.on_committed(EngineUnavailable("the events could not be stored", retry_after=1))
+                _notify(waiter, EngineUnavailable("the events could not be stored", retry_after=1))
         else:
             metrics.events_framed.labels(stream).inc(len(lines))
             metrics.frame_events.observe(len(lines))
             for waiter in waiters:
                 if waiter.last <= 0:
-                    waiter.on_committed(None)
+                    _notify(waiter, None)
         if self._drained is not None and not self._buffers:
             self._drained.set_result(None)
             self._drained = None
@@ -230,3 +230,10 @@ def _fill_caller(event: Event, context: RequestContext) -> None:
         force_setattr(event, "key_id", context.caller.key_id)
     if getattr(event, "request_id", None) == "":
         force_setattr(event, "request_id", context.request_id)
+
+
+def _notify(waiter: _Waiter, problem: EngineUnavailable | None) -> None:
+    try:
+        waiter.on_committed(problem)
+    except Exception:  # a bug, which must not stop the callbacks of others
+        log.exception("event_callback_failed")

@@ -1,0 +1,245 @@
+"""Requests that are served with callbacks: the same guards, responses and counts as with a handler in a task."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from postroad.http.app import App
+from postroad.http.request import ResponseCycle, Scope
+from postroad.kernel import identity
+from tests.access.control import KEYS, SETTINGS
+from tests.gateway import Answer, Client, Gateway, Tenant
+from tests.http.small import raw_connection
+from tests.waiting import eventually
+
+
+class Paths:
+    """The requests that were served with callbacks and those that were not, by path."""
+
+    def __init__(self) -> None:
+        self.taken: list[str] = []
+        self.left: list[str] = []
+
+
+@pytest.fixture
+def paths(monkeypatch: pytest.MonkeyPatch) -> Paths:
+    found, start = Paths(), App.start_callback
+
+    def started(self: App, scope: Scope, body: bytes, cycle: ResponseCycle) -> bool:
+        is_taken = start(self, scope, body, cycle)
+        (found.taken if is_taken else found.left).append(scope["path"])
+        return is_taken
+
+    monkeypatch.setattr(App, "start_callback", started)
+    return found
+
+
+async def on_both_paths(gateway: Gateway, call: Any) -> list[Any]:
+    """The results of two calls, the second of which has no callbacks."""
+    app = gateway.node.app
+    results = [await call()]
+    app.has_callbacks = False
+    try:
+        return [*results, await call()]
+    finally:
+        app.has_callbacks = True
+
+
+def shape(answer: Answer) -> tuple[int, list[str], list[str]]:
+    """Status, names of headers in order, and keys of the body: what does not differ between two equal requests."""
+    return answer.status, list(answer.headers), list(answer.json) if answer.body else []
+
+
+async def test_busy_routes_are_served_with_callbacks(tenant: Tenant, paths: Paths) -> None:
+    queue = await tenant.queue()
+    await tenant.publish(queue, 1)
+    [message] = await tenant.pull(queue)
+    (await tenant.ack(queue, message["receiptId"])).ok()
+    text = {"headers": {"Content-Type": "text/plain"}}
+    (await tenant.client.put("/v1/stream/s", data=b"", **text)).ok(201)
+    for _ in range(2):
+        assert (await tenant.client.post("/v1/stream/s", data=b"x", **text)).status == 204
+    assert paths.taken == [f"{queue}/messages", f"{queue}/ack", "/v1/stream/s", "/v1/stream/s"]
+
+
+async def test_responses_are_the_same(gateway: Gateway, tenant: Tenant) -> None:
+    queue, text = await tenant.queue(), {"headers": {"Content-Type": "text/plain"}}
+    (await tenant.client.put("/v1/stream/s", data=b"", **text)).ok(201)
+
+    async def ack() -> Answer:
+        [message] = await tenant.pull(queue)
+        return await tenant.ack(queue, message["receiptId"])
+
+    for call in (
+        lambda: tenant.client.post(f"{queue}/messages", {"payload": 1}),
+        ack,
+        lambda: tenant.client.post("/v1/stream/s", data=b"x", **text),
+        lambda: tenant.client.post(f"{queue}/messages", {"payload": 1}, headers={"X-Request-Id": "mine"}),
+        lambda: tenant.client.post(f"{queue}/messages", {"payloads": 1}),
+        lambda: tenant.client.post(f"{queue}/messages", data=b'{"payload":1,"payload":2}'),
+        lambda: tenant.client.post(f"{queue}/messages", data=b"<", headers={"Content-Type": "text/xml"}),
+        lambda: tenant.client.post(f"{queue}/messages", {"payload": 1}, headers={"Content-Encoding": "gzip"}),
+        lambda: tenant.client.post("/v1/queues/none/messages", {"payload": 1}),
+        lambda: tenant.client.post(f"{queue}/ack", {"receiptId": "no receipt"}),
+        lambda: tenant.client.post("/v1/stream/none", data=b"x", **text),
+        lambda: tenant.client.post(f"{queue}/messages", {"payload": 1}, headers={"X-Postroad-Tenant": "another"}),
+    ):
+        first, second = await on_both_paths(gateway, call)
+        assert shape(first) == shape(second)
+
+
+@pytest.mark.parametrize("has_callbacks", [True, False])
+async def test_who_may_not_is_refused(gateway: Gateway, tenant: Tenant, paths: Paths, has_callbacks: bool) -> None:
+    queue = await tenant.queue()
+    reader = await tenant.another_key((identity.Scope.READ,))
+    elsewhere = await tenant.another_key(allowed_queues=("other-*",))
+    gateway.node.app.has_callbacks = has_callbacks
+    try:
+        for _ in range(2):  # the second time the key is in the cache
+            body = {"payload": 1}
+            (await reader.client.post(f"{queue}/messages", body)).problem(403, "forbidden")
+            (await elsewhere.client.post(f"{queue}/messages", body)).problem(403, "forbidden")
+            (await gateway.anonymous.post(f"{queue}/messages", body)).problem(401, "unauthenticated")
+            (await gateway.with_key("pr_" + "x" * 40).post(f"{queue}/messages", body)).problem(401, "unauthenticated")
+        assert not paths.taken
+        assert (await tenant.stats(queue))["ready"] == 0
+    finally:
+        gateway.node.app.has_callbacks = True
+
+
+async def test_a_revoked_key_is_refused(gateway: Gateway, tenant: Tenant, paths: Paths) -> None:
+    queue, other = await tenant.queue(), await tenant.another_key()
+    await other.publish(queue, 1)
+    await other.publish(queue, 1)
+    assert paths.taken
+    (await tenant.client.delete(f"{KEYS}/{other.record.id}")).ok(204)
+    (await other.client.post(f"{queue}/messages", {"payload": 1})).problem(401, "unauthenticated")
+
+
+async def test_limits_hold(gateway: Gateway, tenant: Tenant, paths: Paths) -> None:
+    queue = await tenant.queue()
+    await tenant.publish(queue, 1)
+    admission = gateway.node.app._admission
+    assert admission.worker.requests == 0 and admission.worker.body_bytes == 0, "a request returns what it held"
+    slow = await tenant.another_key(max_requests_per_second=1)
+    await slow.client.get(queue)  # now the key is in the cache
+    answers = await asyncio.gather(*[slow.client.post(f"{queue}/messages", {"payload": 1}) for _ in range(20)])
+    refused = [answer for answer in answers if answer.status == 429]
+    assert refused and all("ratelimit" in answer.headers and "retry-after" in answer.headers for answer in refused)
+    assert len(paths.taken) == 21, "a refusal is a response of the same path"
+    assert (await tenant.stats(queue))["ready"] == 1 + len(answers) - len(refused)
+    operator = gateway.admin.with_headers(**{"X-Postroad-Tenant": tenant.id})
+    (await operator.post(SETTINGS, {"maxMessageBytes": 1024})).ok()
+    (await tenant.client.post(f"{queue}/messages", {"payload": "x" * 2000})).problem(413, "too-large")
+
+
+async def test_a_request_is_counted_once(gateway: Gateway, tenant: Tenant, paths: Paths) -> None:
+    queue = await tenant.queue()
+    counters = gateway.node.platform.usage.of(tenant.id)
+
+    async def counts() -> tuple[int, bool, bool]:
+        before = counters.requests, counters.bytes_in, counters.bytes_out
+        await tenant.publish(queue, "x")
+        return counters.requests - before[0], counters.bytes_in - before[1] == 15, counters.bytes_out > before[2]
+
+    first, second = await on_both_paths(gateway, counts)
+    assert first == second == (1, True, True)
+    assert gateway.node.app.open_requests == 0
+    assert paths.taken == [f"{queue}/messages"]
+
+
+async def test_events_have_the_caller_the_request_and_the_trace(gateway: Gateway, tenant: Tenant) -> None:
+    queue = await tenant.queue()
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    headers = {"X-Request-Id": "request-1", "traceparent": trace}
+
+    async def publish() -> None:
+        (await tenant.client.post(f"{queue}/messages", {"payload": 1}, headers=headers)).ok(201)
+
+    await on_both_paths(gateway, publish)
+    events = [event for event in await tenant.events() if event["event"] == "job.queued"]
+    assert [(event["key_id"], event["request_id"]) for event in events] == [(tenant.record.id, "request-1")] * 2
+    assert [message["traceparent"] for message in await tenant.pull(queue, 2)] == [trace, trace]
+
+
+async def test_without_an_audit_there_are_no_events(tenant: Tenant, paths: Paths) -> None:
+    queue = await tenant.queue()
+    (await tenant.client.post(SETTINGS, {"auditMode": "off"})).ok()
+    await tenant.publish(queue, 1)
+    [message] = await tenant.pull(queue)
+    (await tenant.ack(queue, message["receiptId"])).ok()
+    assert len(paths.taken) == 2
+    assert not [event for event in await tenant.events() if event["event"].startswith("job.")]
+
+
+def publish_bytes(client: Client, queue: str, *, more: bytes = b"") -> bytes:
+    body = b'{"payload":1}'
+    head = f"POST {queue}/messages HTTP/1.1\r\nhost: x\r\nauthorization: {client.headers['Authorization']}\r\n"
+    return head.encode() + b"content-length: %d\r\n%b\r\n%b" % (len(body), more, body)
+
+
+async def test_pipelined_requests_are_answered_in_order(gateway: Gateway, tenant: Tenant, paths: Paths) -> None:
+    queue = await tenant.queue()
+    await tenant.publish(queue, 1)
+    request = publish_bytes(tenant.client, queue)
+    async with raw_connection(gateway.url) as connection:
+        requests = [request.replace(b"host: x", b"host: x\r\nx-request-id: %d" % number) for number in range(20)]
+        await connection.send(b"".join(requests))
+        answers = [await connection.answer() for _ in range(20)]
+    assert [(answer.status, answer.headers["x-request-id"]) for answer in answers] == [(201, str(one)) for one in range(20)]
+    assert len(paths.taken) == 21
+
+
+async def test_the_connection_is_closed_after_the_response_if_the_client_asks(
+    gateway: Gateway, tenant: Tenant, paths: Paths
+) -> None:
+    queue = await tenant.queue()
+    await tenant.publish(queue, 1)
+    async with raw_connection(gateway.url) as connection:
+        await connection.send(publish_bytes(tenant.client, queue, more=b"connection: close\r\n"))
+        answer = await connection.answer()
+        assert (answer.status, answer.headers["connection"]) == (201, "close")
+        assert await connection.is_closed()
+    assert len(paths.taken) == 2
+
+
+async def test_a_body_that_arrives_later_is_served_by_the_handler(gateway: Gateway, tenant: Tenant, paths: Paths) -> None:
+    queue = await tenant.queue()
+    await tenant.publish(queue, 1)
+    request = publish_bytes(tenant.client, queue)
+    async with raw_connection(gateway.url) as connection:
+        await connection.send(request[:-5])
+        await eventually(lambda: gateway.node.app.open_requests)
+        await connection.send(request[-5:])
+        assert (await connection.answer()).status == 201
+    assert len(paths.taken) == 1
+
+
+async def test_a_client_that_is_gone_does_not_stop_the_publish(gateway: Gateway, tenant: Tenant, paths: Paths) -> None:
+    queue = await tenant.queue()
+    await tenant.publish(queue, 1)
+    async with raw_connection(gateway.url) as connection:
+        await connection.send(publish_bytes(tenant.client, queue))
+        await eventually(lambda: len(paths.taken) == 2)
+        connection.abort()
+
+    async def are_both_ready() -> bool:
+        return (await tenant.stats(queue))["ready"] == 2
+
+    await eventually(are_both_ready)
+    await eventually(lambda: gateway.node.app.open_requests == 0)
+    assert gateway.node.app._admission.worker.requests == 0
+
+
+async def test_a_bug_is_a_500_and_the_request_ends(gateway: Gateway, tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = await tenant.queue()
+
+    def broken(*_arguments: object, **_more: object) -> None:
+        raise RuntimeError("a bug")
+
+    for name in ("add_published", "add_completed"):
+        monkeypatch.setattr("postroad.queues.throughput.Throughput." + name, broken)
+    async with asyncio.timeout(30):
+        (await tenant.client.post(f"{queue}/messages", {"payload": 1})).problem(500, "internal")
+    assert gateway.node.app.open_requests == 0
