@@ -21,6 +21,7 @@ _STATE = {
     "webhook-refused",
     "revision-mismatch",
     "too-large",  # the tenant chose its own limit
+    "command-invalid",  # a signature and a time in the window, which no generator can make
 }
 # And by a part of the problem's detail.
 _MEANING = (
@@ -47,6 +48,8 @@ _MEANING = (
     "at $.maxMessages",  # the tenant chose its own limits
     "at $.visibilityTimeoutMs",
     "this invite",
+    "the tenant has no key",  # trusted keys
+    "must be in the future",  # the end of a route or a grant
     "this stream id is not allowed",
     "a stream has either Stream-TTL or Stream-Expires-At",
     "send either `cron` or `everyMs`",

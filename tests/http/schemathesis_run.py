@@ -32,6 +32,10 @@ warnings = false
 "path.topic" = {{ dictionary = "topics", probability = 0.6 }}
 "path.bucket" = {{ dictionary = "buckets", probability = 0.6 }}
 "path.bucket_key" = {{ dictionary = "bucket_keys", probability = 0.6 }}
+"path.service" = {{ dictionary = "services", probability = 0.6 }}
+"path.command" = {{ dictionary = "commands", probability = 0.6 }}
+"path.source" = {{ dictionary = "sources", probability = 0.6 }}
+"header.X-Postroad-Service" = "sender"      # with any other it is 403
 "path.key" = {{ dictionary = "keys", probability = 0.6 }}
 "path.secret" = {{ dictionary = "secrets", probability = 0.6 }}
 "path.tenant" = {{ dictionary = "tenants", probability = 0.6 }}
@@ -43,6 +47,9 @@ warnings = false
 queues = {{ values = ["orders", "few"] }}
 topics = {{ values = ["events", "full"] }}
 buckets = {{ values = ["cart", "small"] }}
+services = {{ values = ["sender", "bot"] }}
+commands = {{ values = ["post"] }}
+sources = {{ values = ["sender", "other/*"] }}
 bucket_keys = {{ values = ["a.b", "c/d"] }}
 keys = {{ values = ["{a_key}"] }}
 secrets = {{ values = ["{a_secret}"] }}
@@ -87,6 +94,7 @@ PARTS = {
     "streams": r"^/v1/(stream|\{project\})",
     "topics": r"^/v1/(topics|buckets)",
     "triggers": r"^/v1/(subscriptions|schedules)",
+    "commands": r"^/v1/(commands|services|routes|grants|registry|tenant-config)",
     OTHERS: "",
 }
 
@@ -153,6 +161,10 @@ async def _resources(gateway: Gateway, tenant: Tenant) -> dict[str, str]:
     for name, media, headers in (("json", "application/json", {}), ("text", "text/plain", {}), ("closed", "text/plain", _CLOSED)):
         headers = {"Content-Type": media, **headers}
         (await tenant.client.call("PUT", f"/v1/stream/notes/{name}", headers=headers, data=b'"a"')).ok(201)
+    (await tenant.client.put("/v1/services/sender", {"trustedKeys": [tenant.record.id]})).ok(201)
+    (await tenant.client.put("/v1/services/bot", {})).ok(201)
+    (await tenant.client.put("/v1/routes/bot/post", {"queue": "orders"})).ok(201)
+    (await tenant.client.put("/v1/grants/bot/post/sender", {})).ok(201)
     secret = (await tenant.client.post("/api/control/jwt-secrets", {"name": "one"})).ok(201)
     invite = (await gateway.admin.post("/api/control/invites", {})).ok(201)
     return {

@@ -276,3 +276,19 @@ async def test_event_ids_have_the_sequences_of_frames(gateway: Gateway, tenant: 
     last = await stream_reader.last(gateway.node.platform.connection, "JOBS", f"job.{tenant.id}")
     positions = gateway.node.platform.position_cipher("event").decrypt(tenant.id, event.id)
     assert last is not None and positions[0] == last.sequence
+
+
+async def test_an_id_from_before_a_stream_was_added_is_still_valid(gateway: Gateway, tenant: Tenant) -> None:
+    """It has no position in `COMMANDS`: that stream is followed from now on, the others from the id."""
+    queue = await tenant.queue()
+    async with tenant.client.events(f"{STREAM}?events=job.queued") as reader:
+        await tenant.publish(queue, "before")
+        first = await reader.next()
+        assert first is not None and first.id
+    cipher = gateway.node.platform.position_cipher("event")
+    positions = cipher.decrypt(tenant.id, first.id)
+    assert len(positions) == 3
+    missed = (await tenant.publish(queue, "missed"))["messageId"]
+    older = cipher.encrypt(tenant.id, *positions[:2])
+    async with tenant.client.events(f"{STREAM}?events=job.queued", {"Last-Event-ID": older}) as reader:
+        assert event_ids(await reader.take(1)) == [missed]

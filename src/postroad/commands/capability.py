@@ -1,5 +1,6 @@
 """Wiring of commands."""
 
+import contextlib
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -132,14 +133,16 @@ class CommandsCapability(Capability):
         self._tester = RouteTester(self.registry, queues.lifecycle, platform.clock)
 
     def _route_changed(self, key: str, record: RouteRecord | None) -> None:
-        tenant, service, command = (unescape(part) for part in key.split("."))
-        self.view.forget_route(tenant, service, command)
+        with contextlib.suppress(ValueError):  # a key of another client of the NATS server, which no command names
+            tenant, service, command = (unescape(part) for part in key.split("."))
+            self.view.forget_route(tenant, service, command)
         if record is not None:
             self.auditor.check(record)
 
     def _service_changed(self, key: str, _record: ServiceRecord | None) -> None:
-        tenant, service = (unescape(part) for part in key.split("."))
-        self.view.forget_sender(tenant, service)
+        with contextlib.suppress(ValueError):
+            tenant, service = (unescape(part) for part in key.split("."))
+            self.view.forget_sender(tenant, service)
 
     def tables(self) -> Sequence[ReplicatedTable[Any]]:
         return (self.service_table, self.route_table, self._poll_table)

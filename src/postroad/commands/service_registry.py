@@ -210,11 +210,10 @@ class ServiceRegistry:
         return record if kept == record.secrets else msgspec.structs.replace(record, secrets=kept)
 
     def _reencrypted(self, record: ServiceRecord, secret: SecretRecord) -> SecretRecord:
-        owner = record.secret_owner(secret.number)
-        if self._cipher.uses_newest_key(owner, secret.locked):
+        owner, plain = record.secret_owner(secret.number), self.decrypt(record, secret)
+        if plain is None or self._cipher.uses_newest_key(owner, secret.locked):
             return secret
-        plain = self.decrypt(record, secret)
-        return secret if plain is None else msgspec.structs.replace(secret, locked=self._cipher.encrypt(owner, plain.decode()))
+        return msgspec.structs.replace(secret, locked=self._cipher.encrypt(owner, plain.decode()))
 
     # Configuration of senders
 
