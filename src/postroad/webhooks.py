@@ -65,11 +65,11 @@ def verify(
 
 def signature(secret: str, signed: bytes) -> str:
     """The base64 HMAC of `<id>.<timestamp>.<body>`."""
-    return base64.b64encode(hmac.digest(_key(secret), signed, hashlib.sha256)).decode()
+    return base64.b64encode(hmac.digest(decoded_secret(secret), signed, hashlib.sha256)).decode()
 
 
 @lru_cache(maxsize=1024)
-def _key(secret: str) -> bytes:
+def decoded_secret(secret: str) -> bytes:
     """A secret that starts with `whsec_` is base64, any other is used as it is."""
     if secret.startswith("whsec_"):
         try:

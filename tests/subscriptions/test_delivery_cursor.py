@@ -187,3 +187,14 @@ def test_the_version_changes_with_the_state_only() -> None:
     assert cursor.version == before
     cursor.settle(1)
     assert cursor.version > before
+
+
+def test_a_message_that_is_released_twice_is_attempted_once() -> None:
+    """After a 410 its attempt is released; if the subscription cannot be disabled then, because the engine fails, once more."""
+    cursor = DeliveryCursor(CursorState(read_to=0))
+    cursor.open(1)
+    assert cursor.start(0) == (1, 1)
+    cursor.release(1)
+    cursor.release(1)
+    assert cursor.start(0) == (1, 1)
+    assert cursor.start(0) is None

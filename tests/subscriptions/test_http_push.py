@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from postroad.subscriptions.capability import SubscriptionsCapability
+from postroad.subscriptions.records import record_key
 from tests.gateway import Gateway, Tenant
 from tests.subscriptions.receiver import Receiver
 from tests.subscriptions.topic_client import TopicClient
@@ -130,6 +132,23 @@ async def test_410_disables_the_subscription_and_resuming_delivers(tenant: Tenan
     receiver.answer = lambda _got: 200
     (await tenant.client.post(f"/v1/subscriptions/{made['id']}/resume")).ok()
     await eventually(lambda: len(receiver.received) == 2)
+    events = [event for event in await tenant.events("TELEMETRY") if event["event"] == "subscription.changed"]
+    assert [event["change"] for event in events] == ["created", "disabled", "resumed"]
+
+
+async def test_a_late_410_does_not_disable_a_subscription_that_was_resumed(node: Gateway, tenant: Tenant) -> None:
+    topic = TopicClient(tenant)
+    await topic.create()
+    made = await topic.subscribe("https://gone.example/")
+    capability = node.node.platform.use(SubscriptionsCapability)
+    attempted_with = await capability.table.fetch(record_key(tenant.id, made["id"]))
+    assert attempted_with is not None
+    for _ in range(2):  # two attempts were in flight
+        await capability.service.disable(attempted_with, "HTTP 410")
+        assert (await topic.show(made))["state"] == "disabled"
+    (await tenant.client.post(f"/v1/subscriptions/{made['id']}/resume")).ok()
+    await capability.service.disable(attempted_with, "HTTP 410")
+    assert (await topic.show(made))["state"] == "active"
     events = [event for event in await tenant.events("TELEMETRY") if event["event"] == "subscription.changed"]
     assert [event["change"] for event in events] == ["created", "disabled", "resumed"]
 

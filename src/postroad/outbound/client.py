@@ -5,22 +5,25 @@ import ipaddress
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from itertools import chain, zip_longest
 
+from postroad.kernel.buffered_metrics import Counter
 from postroad.outbound import metrics
 from postroad.outbound.connection_pool import ConnectionPool
 from postroad.outbound.fair_slots import FairSlots, SlotLimits, SlotsBusy
 from postroad.outbound.http_connection import BODY_BYTES_MAX, HttpConnection, HttpResult
 from postroad.outbound.resolver import Resolver
 from postroad.outbound.rules import (
+    NO_HEADERS,
     NOWHERE,
     Address,
     Destinations,
+    HeaderLines,
     OutboundFailed,
     OutboundRefused,
-    check_headers,
     check_url,
+    encode_headers,
     is_callable,
     is_listed,
 )
@@ -92,30 +95,34 @@ class Outbound:
         seconds: float,
         allow_loopback: bool = False,
         group: str = "",
+        lines: HeaderLines = NO_HEADERS,
     ) -> HttpResult:
         """POST and return the response, of any status. Raises OutboundRefused, and OutboundFailed also after `seconds`.
 
+        `lines` are further headers, which a caller that sends them often encodes once.
         The tenant's other calls, and those of other tenants, share the connections by `fair_slots.may_take`. A caller that
         limits its own calls names a `group`: they are not limited here, and have connections of their own.
         """
         try:
             target = self._target(url, allow_loopback)
-            check_headers(headers)
-            result = await self._exchange(tenant, target, _request(target, body, headers), seconds, group)
+            request = b"%b%b%bContent-Length: %d\r\n\r\n%b" % (target.head, lines, encode_headers(headers), len(body), body)
+            deadline = asyncio.get_running_loop().time() + seconds
+            if group:
+                result = await self._exchange_on(group, tenant, target, request, deadline)
+            else:
+                result = await self._exchange(tenant, target, request, deadline)
         except (OutboundRefused, OutboundFailed) as problem:
             metrics.calls.labels(problem.reason if isinstance(problem, OutboundFailed) else "refused").inc()
             raise
-        metrics.calls.labels(f"{result.status // 100}xx").inc()
+        _answered(result.status // 100).inc()
         return result
 
     async def close(self) -> None:
         self._pool.close()
         await self._resolver.close()
 
-    async def _exchange(self, tenant: str, target: _Target, request: bytes, seconds: float, group: str) -> HttpResult:
-        deadline = asyncio.get_running_loop().time() + seconds
-        if group:
-            return await self._exchange_on(group, tenant, target, request, deadline)
+    async def _exchange(self, tenant: str, target: _Target, request: bytes, deadline: float) -> HttpResult:
+        """One exchange, when the tenant may have a connection."""
         try:
             await self._slots.acquire(tenant, target.origin, deadline)
         except SlotsBusy as exc:
@@ -197,9 +204,9 @@ class Outbound:
         return _Target(host, port, checked.scheme == "https", f"{checked.scheme}://{host}:{port}", head.encode("ascii"))
 
 
-def _request(target: _Target, body: bytes, headers: Mapping[str, str]) -> bytes:
-    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    return b"%b%bContent-Length: %d\r\n\r\n%b" % (target.head, lines.encode("ascii"), len(body), body)
+@cache
+def _answered(hundreds: int) -> Counter:
+    return metrics.calls.labels(f"{hundreds}xx")
 
 
 def _tls_context() -> ssl.SSLContext:

@@ -9,11 +9,15 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NewType
 
 from yarl import URL
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+HeaderLines = NewType("HeaderLines", bytes)  # headers as they are sent, checked: only `encode_headers` makes them
+NO_HEADERS = HeaderLines(b"")
 
 URL_CHARS_MAX = 2048
 _HOST = re.compile(r"(?=.{1,253}$)[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*\.?")
@@ -185,6 +189,12 @@ def check_headers(headers: Mapping[str, str]) -> None:
     for name, value in headers.items():
         if not _is_allowed_name(name) or not _is_allowed_value(value):
             raise OutboundRefused("header")
+
+
+def encode_headers(headers: Mapping[str, str]) -> HeaderLines:
+    """The lines of a request for these headers. Raises OutboundRefused if one is malformed or reserved to the client."""
+    check_headers(headers)
+    return HeaderLines("".join([f"{name}: {value}\r\n" for name, value in headers.items()]).encode("ascii"))
 
 
 @lru_cache(maxsize=4096)

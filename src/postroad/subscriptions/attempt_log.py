@@ -43,11 +43,13 @@ class AttemptLog:
         self._buffers: defaultdict[str, list[AttemptRecord]] = defaultdict(list)
         self._success_ms: dict[str, int] = {}
 
+    def takes_success(self, record: SubscriptionRecord, at_ms: int) -> bool:
+        """False if a success of this time is not kept, because another one was within the last second."""
+        return at_ms - self._success_ms.get(record.incarnation, 0) >= _SUCCESS_INTERVAL_MS
+
     def add(self, record: SubscriptionRecord, attempt: AttemptRecord) -> None:
-        """Keep the attempt until the next flush, unless a success was kept within the last second."""
+        """Keep the attempt until the next flush."""
         if attempt.outcome == "delivered":
-            if attempt.at - self._success_ms.get(record.incarnation, 0) < _SUCCESS_INTERVAL_MS:
-                return
             self._success_ms[record.incarnation] = attempt.at
         buffer = self._buffers[attempts_subject(record)]
         buffer.append(attempt)

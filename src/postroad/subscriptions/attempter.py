@@ -14,6 +14,7 @@ from postroad.subscriptions.dead_letters import SubscriptionDeadLetterStore
 from postroad.subscriptions.endpoint_rules import Decision, Outcome, Step, decide
 from postroad.subscriptions.endpoints import Endpoints
 from postroad.subscriptions.events import DeliveryDead, LoopSuspected, SubscriptionFailing, SubscriptionRecovered
+from postroad.subscriptions.outgoing import OutgoingMessage
 from postroad.subscriptions.owned_subscription import OwnedSubscription, Started
 from postroad.subscriptions.push_client import AttemptResult, PushClient
 from postroad.subscriptions.queue_target import QueueTarget
@@ -43,10 +44,10 @@ class Attempter:
         self._push, self._queues, self._endpoints = push, queues, endpoints
         self._dead_letters, self._attempts, self._outbox, self._clock = dead_letters, attempts, outbox, clock
 
-    async def send(self, record: SubscriptionRecord, message: StoredTopicMessage, attempt: int) -> AttemptResult:
+    async def send(self, record: SubscriptionRecord, message: OutgoingMessage, attempt: int) -> AttemptResult:
         """One attempt, to wherever the subscription delivers. Does not raise for failures of the target."""
         if record.delivery_type is DeliveryType.QUEUE:
-            return await self._queues.attempt(record, message)
+            return await self._queues.attempt(record, message.stored)
         try:
             endpoint = self._endpoints.of(record, self._clock())
         except DecryptionFailed:
@@ -54,7 +55,7 @@ class Attempter:
             return AttemptResult(Outcome.TRANSIENT, 0, error="the secret cannot be decrypted", is_ours=True)
         return await self._push.attempt(endpoint, message, attempt)
 
-    async def attempt(self, owned: OwnedSubscription, started: Started, message: StoredTopicMessage) -> Decision:
+    async def attempt(self, owned: OwnedSubscription, started: Started, message: OutgoingMessage) -> Decision:
         """Send and apply the result. A dead letter is durable before its message is settled. Raises EngineUnavailable."""
         record, cursor = owned.record, started.cursor.cursor
         started_ms = self._clock()
@@ -76,7 +77,7 @@ class Attempter:
         if started.cursor is owned.live and owned.loops.add(message, started_ms, now_ms):
             self._record_loop(record, message)
         if decision.step is Step.DEAD_LETTER:
-            await self._dead_letter(record, message, decision.reason, started.attempt, now_ms)
+            await self._dead_letter(record, message.stored, decision.reason, started.attempt, now_ms)
         if decision.step is Step.RETRY:
             owned.paused_until_ms = max(owned.paused_until_ms, now_ms + decision.pause_ms if decision.pause_ms else 0)
             cursor.retry(started.sequence, now_ms + decision.delay_ms)
@@ -86,8 +87,10 @@ class Attempter:
             cursor.settle(started.sequence)
         if result.outcome is Outcome.DELIVERED:
             metrics.delivered.add(record.tenant)
-            metrics.latency.observe(max(0, now_ms - message.at_ms) / 1000)
-        self._log(record, message, started.attempt, result, decision, now_ms)
+            metrics.latency.observe(max(0, now_ms - message.stored.at_ms) / 1000)
+            if not self._attempts.takes_success(record, now_ms - result.duration_ms):
+                return decision
+        self._log(record, message.stored, started.attempt, result, decision, now_ms)
         return decision
 
     async def _dead_letter(

@@ -60,6 +60,7 @@ class SubscriptionsCapability(Capability):
         self.membership = Membership(self.members_table, f"{platform.worker}-{new_request_id()}")
         self.push = PushClient(platform.outbound, clock, allow_loopback=platform.settings.section(AccessSettings).open)
         self._endpoints = Endpoints(SecretCipher(platform.platform_keys))
+        self.table.on_change(self._endpoints.on_change)
         self._progress = ProgressStore(connection, committers)
         self._attempts = AttemptLog(connection, committers)
         self._dead_letters = SubscriptionDeadLetterStore(connection, committers, queues.dead_letters)

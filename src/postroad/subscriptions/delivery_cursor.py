@@ -127,7 +127,9 @@ class DeliveryCursor:
             heapq.heappop(self._due)
 
     def release(self, sequence: int) -> None:
-        """The attempt was not made, for reasons that are not the endpoint's: it is due at once again."""
+        """The attempt was not made, for reasons that are not the endpoint's: it is due at once again. Idempotent."""
+        if sequence not in self._in_flight:
+            return
         self._in_flight.discard(sequence)
         heapq.heappush(self._due, (self._open[sequence].due_ms, sequence))
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import structlog
 
+from postroad.api.topics import TopicNotFound
 from postroad.jetstream.membership import Membership
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.clock import Clock
@@ -23,6 +24,7 @@ from postroad.subscriptions.delivery_cursor import OPEN_MAX
 from postroad.subscriptions.endpoint_rules import Step
 from postroad.subscriptions.events import DeliverySampled
 from postroad.subscriptions.log_reader import LogReader, offer
+from postroad.subscriptions.outgoing import OutgoingMessage
 from postroad.subscriptions.owned_subscription import OwnedCursor, OwnedSubscription, Started
 from postroad.subscriptions.ownership import owner_of
 from postroad.subscriptions.received_message import ReceivedMessage
@@ -139,7 +141,7 @@ class Dispatcher:
                 self._start(key, self._take(key, record, topic, members))
         elif not is_ours or record is None or topic is None:
             self._start(key, self._release(key, owned, is_deleted=record is None or topic is None))
-        elif record is not owned.record:
+        elif record is not owned.record or any(replay.cursor not in owned.cursors for replay in record.replays):
             self._start(key, self._update(key, owned, record, topic))
 
     def _topic(self, record: SubscriptionRecord) -> TopicRecord | None:
@@ -181,7 +183,7 @@ class Dispatcher:
         if not record.is_active:
             self._detach(owned)
         owned.update(record)
-        wanted = {f"replay-{replay.task}": replay for replay in record.replays}
+        wanted = {replay.cursor: replay for replay in record.replays}
         for name in [name for name, one in owned.cursors.items() if one.replay is not None and name not in wanted]:
             del owned.cursors[name]
         for name, replay in wanted.items():
@@ -276,13 +278,14 @@ class Dispatcher:
     # Attempts
 
     async def _attempt(self, owned: OwnedSubscription, started: Started) -> None:
-        record, cursor = owned.record, started.cursor.cursor
-        topic = self._topic(record)
+        record, one = owned.record, started.cursor
         try:
-            message = None if topic is None else await self._reader.message(topic, started.sequence)
+            message = self._reader.cached(record.topic_incarnation, started.sequence) or await self._load(
+                record, started.sequence
+            )
             if message is None:
                 metrics.removed.inc()
-                cursor.settle(started.sequence)
+                one.cursor.settle(started.sequence)
             else:
                 decision = await self._attempter.attempt(owned, started, message)
                 if decision.step is Step.DISABLE and not owned.is_released:
@@ -290,17 +293,24 @@ class Dispatcher:
         except PostroadError as problem:  # the engine is unavailable: the same attempt is made again
             log.warning("delivery_interrupted", subscription=record.id, code=problem.code)
             owned.paused_until_ms = max(owned.paused_until_ms, self._clock() + int(_RETRY_SECONDS * 1000))
-            cursor.release(started.sequence)
+            one.cursor.release(started.sequence)
         finally:
             self._mark(owned)
-            if started.cursor.cursor.capacity >= _RESUME_READING_FROM:
-                self._read(owned, started.cursor)
+            if not one.is_live and one.cursor.capacity >= _RESUME_READING_FROM:
+                self._read(owned, one)
+
+    async def _load(self, record: SubscriptionRecord, sequence: int) -> OutgoingMessage | None:
+        """The message from the log; None if it was removed. Raises TopicNotFound, EngineUnavailable."""
+        topic = self._topic(record)
+        if topic is None:  # not a removed message: the topic ended, and with it the subscription, or its record is being read
+            raise TopicNotFound(f"there is no topic {record.topic!r}")
+        return await self._reader.message(topic, sequence)
 
     # Progress
 
     def _mark(self, owned: OwnedSubscription) -> None:
         if not owned.is_released:
-            self._dirty.add(owned.record.key)
+            self._dirty.add(owned.key)
 
     async def _store_loop(self) -> None:
         while True:
@@ -321,8 +331,8 @@ class Dispatcher:
         if owned.live.is_live and follower is not None and follower.position is not None:
             owned.live.cursor.skip_to(follower.position)
         try:
-            for one in list(owned.cursors.values()):
-                await self._takeover.store(owned, one)
+            await self._takeover.store(owned, owned.live)
+            await self._store_replays(key, owned)
         except Conflict:
             metrics.fenced.inc()
             log.info("subscription_lost", subscription=key)
@@ -334,6 +344,19 @@ class Dispatcher:
         except PostroadError as problem:
             log.warning("progress_not_stored", subscription=key, code=problem.code)
             self._dirty.add(key)
+
+    async def _store_replays(self, key: str, owned: OwnedSubscription) -> None:
+        """Store the progress of replays. The end of a replay's task deletes it: that is no loss of the subscription, whose live
+        cursor was stored just before."""
+        for name, one in list(owned.cursors.items()):
+            if one.replay is None or one.stored_version == one.cursor.version:
+                continue
+            try:
+                await self._takeover.store(owned, one)
+            except Conflict:
+                if owned.cursors.get(name) is one:
+                    del owned.cursors[name]
+                    self._reconcile_soon(key)
 
     async def _sample_loop(self) -> None:
         while True:

@@ -46,6 +46,9 @@ class Decision:
     reason: str = ""
 
 
+_SETTLED = Decision(Step.SETTLE)
+
+
 def outcome_of(status: int) -> Outcome:
     if 200 <= status < 300:
         return Outcome.DELIVERED
@@ -67,7 +70,7 @@ def decide(
 ) -> Decision:
     """What follows the attempt of this number. `cause` is the status or the failure, for the dead letter's reason."""
     if outcome is Outcome.DELIVERED:
-        return Decision(Step.SETTLE)
+        return _SETTLED
     if outcome is Outcome.GONE:
         return Decision(Step.DISABLE, reason=cause)
     if outcome is Outcome.REFUSED:

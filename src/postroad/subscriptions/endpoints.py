@@ -7,6 +7,7 @@ from postroad.api.subscriptions import PushFormat
 from postroad.crypto.secret_encryption import SecretCipher
 from postroad.subscriptions.outgoing import Endpoint
 from postroad.subscriptions.records import StoredSecret, SubscriptionRecord
+from postroad.subscriptions.signatures import Signer
 
 log = structlog.get_logger("postroad.subscriptions")
 
@@ -37,7 +38,7 @@ class Endpoints:
             topic=record.topic,
             url=record.url or "",
             ack_wait_ms=record.ack_wait_ms,
-            secrets=tuple(self._cipher.decrypt(record.secret_owner, one.encrypted) for one in valid),
+            signers=tuple(Signer(self._cipher.decrypt(record.secret_owner, one.encrypted)) for one in valid),
             headers=self._headers(record),
             format=record.format or PushFormat.RAW,
         )
@@ -49,5 +50,7 @@ class Endpoints:
             return {}
         return msgspec.json.decode(self._cipher.decrypt(record.secret_owner, record.headers), type=dict[str, str])
 
-    def forget(self, subscription: str) -> None:
-        self._known.pop(subscription, None)
+    def on_change(self, key: str, record: SubscriptionRecord | None) -> None:
+        """Forget a deleted subscription."""
+        if record is None:
+            self._known.pop(key.partition(".")[2], None)

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from postroad.jetstream import stream_reader
 from postroad.jetstream.connection import Connection
 from postroad.subscriptions.message_cache import MessageCache
+from postroad.subscriptions.outgoing import OutgoingMessage
 from postroad.subscriptions.owned_subscription import OwnedCursor, OwnedSubscription
 from postroad.subscriptions.received_message import ReceivedMessage, has_matching_subject, ordering_key
 from postroad.subscriptions.topic_follower import TopicFollower
-from postroad.topics.records import StoredTopicMessage, TopicRecord, read_message
+from postroad.topics.records import TopicRecord, read_message
 from postroad.topics.rules import common_pattern
 
 _PAGE_SIZE = 256
@@ -37,12 +38,15 @@ class LogReader:
     def cache(self, topic_incarnation: str, message: ReceivedMessage) -> None:
         self._cache.put(topic_incarnation, message.stored)
 
-    async def message(self, topic: TopicRecord, sequence: int) -> StoredTopicMessage | None:
+    def cached(self, topic_incarnation: str, sequence: int) -> OutgoingMessage | None:
+        return self._cache.get(topic_incarnation, sequence)
+
+    async def message(self, topic: TopicRecord, sequence: int) -> OutgoingMessage | None:
         """One message; None if it was removed. Raises EngineUnavailable."""
         found = self._cache.get(topic.incarnation, sequence)
         if found is None:
             entry = await stream_reader.at(self._connection, topic.stream, sequence)
-            found = None if entry is None else read_message(topic, entry)
+            found = None if entry is None else OutgoingMessage(read_message(topic, entry))
         return found
 
     async def set_keys(self, owned: OwnedSubscription, one: OwnedCursor, topic: TopicRecord) -> None:
@@ -52,7 +56,7 @@ class LogReader:
             if found is None:
                 one.cursor.settle(sequence)
             else:
-                one.cursor.set_key(sequence, ordering_key(owned.record, ReceivedMessage(found)))
+                one.cursor.set_key(sequence, ordering_key(owned.record, ReceivedMessage(found.stored)))
 
     async def catch_up(
         self, owned: OwnedSubscription, one: OwnedCursor, follower: TopicFollower, on_open: Callable[[], None]
@@ -63,17 +67,18 @@ class LogReader:
         Raises EngineUnavailable.
         """
         topic = follower.topic
-        pattern = f"{topic.subject}.{self._pattern(owned)}"
         while not follower.is_closed and not owned.is_released and owned.record.is_active and not one.is_finished:
             position = follower.position  # stored before the read below
             if position is None:
                 await asyncio.sleep(_LAG_SECONDS)
                 continue
+            pattern = f"{topic.subject}.{self._pattern(owned)}"  # it may change meanwhile
             start = one.cursor.read_to + 1
             limit = min(_PAGE_SIZE, max(1, one.cursor.capacity))
             page = await stream_reader.read(self._connection, topic.stream, pattern, start, limit)
-            if owned.is_released or start != one.cursor.read_to + 1:
-                return
+            has_new_pattern = pattern != f"{topic.subject}.{self._pattern(owned)}"
+            if owned.is_released or has_new_pattern or start != one.cursor.read_to + 1:
+                continue
             for entry in page.entries:
                 if one.replay is not None and entry.sequence > one.replay.last:
                     break

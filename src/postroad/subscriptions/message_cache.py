@@ -2,9 +2,10 @@
 
 from collections import OrderedDict
 
+from postroad.subscriptions.outgoing import OutgoingMessage
 from postroad.topics.records import StoredTopicMessage
 
-_OVERHEAD_BYTES = 512
+_OVERHEAD_BYTES = 1536  # with the encoded headers
 
 
 class MessageCache:
@@ -13,17 +14,17 @@ class MessageCache:
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._bytes = 0
-        self._messages: OrderedDict[tuple[str, int], StoredTopicMessage] = OrderedDict()
+        self._messages: OrderedDict[tuple[str, int], OutgoingMessage] = OrderedDict()
 
     def put(self, incarnation: str, message: StoredTopicMessage) -> None:
         key = (incarnation, message.sequence)
         if key in self._messages:
             return
-        self._messages[key] = message
+        self._messages[key] = OutgoingMessage(message)
         self._bytes += len(message.body) + _OVERHEAD_BYTES
         while self._bytes > self._bytes_max:
             _, oldest = self._messages.popitem(last=False)
-            self._bytes -= len(oldest.body) + _OVERHEAD_BYTES
+            self._bytes -= len(oldest.stored.body) + _OVERHEAD_BYTES
 
-    def get(self, incarnation: str, sequence: int) -> StoredTopicMessage | None:
+    def get(self, incarnation: str, sequence: int) -> OutgoingMessage | None:
         return self._messages.get((incarnation, sequence))

@@ -3,11 +3,13 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from urllib.parse import quote
 
 from postroad.api.subscriptions import PushFormat
 from postroad.kernel.clock import rfc3339
-from postroad.subscriptions.signatures import signature_headers
+from postroad.outbound.rules import HeaderLines, encode_headers
+from postroad.subscriptions.signatures import Signer, signature_headers
 from postroad.topics.records import StoredTopicMessage
 
 META_PREFIX = "X-MQ-Meta-"
@@ -17,39 +19,70 @@ _OWN_PREFIXES = ("x-mq-", "webhook-", "ce-")
 _OWN_NAMES = ("content-type", "content-length", "traceparent")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Endpoint:
-    """Where and how the messages of a subscription are sent. `secrets` are the valid ones, the oldest first."""
+    """Where and how the messages of a subscription are sent. `signers` are those of the valid secrets, the oldest first."""
 
     subscription: str
     tenant: str
     topic: str
     url: str
     ack_wait_ms: int
-    secrets: Sequence[str] = ()
+    signers: Sequence[Signer] = ()
     headers: Mapping[str, str] = field(default_factory=dict)
     format: PushFormat = PushFormat.RAW
 
+    @cached_property
+    def header_lines(self) -> HeaderLines:
+        """The custom headers. Raises OutboundRefused."""
+        return encode_headers(self.headers)
 
-def request_headers(endpoint: Endpoint, message: StoredTopicMessage, attempt: int, now_ms: int) -> dict[str, str]:
-    """All headers of the request for an attempt."""
-    headers = dict(endpoint.headers)
-    headers["Content-Type"] = _value(message.content_type or "application/octet-stream")
-    headers["X-MQ-Topic"] = endpoint.topic
-    headers["X-MQ-Subject"] = _value(message.nats_subject)
-    headers["X-MQ-Published-Subject"] = _value(message.subject)
-    headers["X-MQ-Id"] = str(message.sequence)
-    headers["X-MQ-Attempt"] = str(attempt)
-    headers["X-MQ-Hops"] = str(message.hops + 1)
+
+class OutgoingMessage:
+    """A message, with the headers that it has in the requests to all endpoints. They are encoded once."""
+
+    __slots__ = ("_lines", "stored")
+
+    def __init__(self, stored: StoredTopicMessage) -> None:
+        self.stored = stored
+        self._lines: dict[PushFormat, HeaderLines] | None = None
+
+    def header_lines(self, topic: str, push_format: PushFormat) -> HeaderLines:
+        """Raises OutboundRefused."""
+        if self._lines is None:
+            self._lines = {}
+        found = self._lines.get(push_format)
+        if found is None:
+            found = self._lines[push_format] = encode_headers(message_headers(topic, self.stored, push_format))
+        return found
+
+
+def message_headers(topic: str, message: StoredTopicMessage, push_format: PushFormat) -> dict[str, str]:
+    """The headers that say what the message is."""
+    headers = {
+        "Content-Type": _value(message.content_type or "application/octet-stream"),
+        "X-MQ-Topic": topic,
+        "X-MQ-Subject": _value(message.nats_subject),
+        "X-MQ-Published-Subject": _value(message.subject),
+        "X-MQ-Id": str(message.sequence),
+        "X-MQ-Hops": str(message.hops + 1),
+    }
     if message.traceparent is not None:
         headers["traceparent"] = _value(message.traceparent)
     for name, value in message.headers.items():
         if _NAME.fullmatch(name):
             headers[META_PREFIX + name] = _value(value)
-    if endpoint.format is PushFormat.CLOUDEVENTS:
-        headers |= _cloud_event(endpoint.topic, message)
+    if push_format is PushFormat.CLOUDEVENTS:
+        headers |= _cloud_event(topic, message)
+    return headers
+
+
+def attempt_headers(endpoint: Endpoint, message: StoredTopicMessage, attempt: int, now_ms: int) -> dict[str, str]:
+    """The headers that differ from attempt to attempt: its number, and the signatures."""
     message_id = f"{endpoint.subscription}.{message.sequence}"
-    return headers | signature_headers(endpoint.secrets, message_id, message.at_ms, now_ms // 1000, message.body)
+    headers = signature_headers(endpoint.signers, message_id, message.at_ms, now_ms // 1000, message.body)
+    headers["X-MQ-Attempt"] = str(attempt)
+    return headers
 
 
 def is_own_header(name: str) -> bool:

@@ -69,12 +69,14 @@ class OwnedSubscription:
     breaker: CircuitBreaker = field(
         default_factory=lambda: CircuitBreaker(BREAKER_FAILURES, BREAKER_OPEN_MS, BREAKER_OPEN_MS_MAX)
     )
+    key: str = field(init=False)
     window: ConcurrencyWindow = field(init=False)
     rate: TokenBucket | None = None
     loops: LoopDetector = field(default_factory=LoopDetector)
     _recent: deque[tuple[int, int, int]] = field(default_factory=deque)  # start of the bucket, successes, failures
 
     def __post_init__(self) -> None:
+        self.key = self.record.key
         self.window = ConcurrencyWindow(self.record.max_in_flight)
         self.update(self.record)
 
@@ -99,17 +101,25 @@ class OwnedSubscription:
         """Start the next attempt. If none may start now: the time when one may, or None until something changes."""
         if self.is_released or not self.record.is_active or self.in_flight >= self.window.size:
             return None
-        due = [(one.cursor.next_due_ms, one) for one in self.cursors.values()]
-        waiting = [(at, one) for at, one in due if at is not None]
-        if not waiting:
-            return None
-        ready = [one for at, one in waiting if at <= now_ms]
+        ready: list[OwnedCursor] = []
+        first_ms: int | None = None
+        for one in self.cursors.values():
+            at = one.cursor.next_due_ms
+            if at is None:
+                continue
+            if at <= now_ms:
+                ready.append(one)
+            elif first_ms is None or at < first_ms:
+                first_ms = at
         if not ready:
-            return max(self.paused_until_ms, min(at for at, _ in waiting))
+            return None if first_ms is None else max(self.paused_until_ms, first_ms)
         if now_ms < self.paused_until_ms:
             return self.paused_until_ms
-        if self.breaker.state(now_ms) is BreakerState.OPEN:
+        state = self.breaker.state(now_ms)
+        if state is BreakerState.OPEN:
             return self.breaker.half_open_at_ms
+        if state is BreakerState.HALF_OPEN and self.in_flight:  # the probe is made alone
+            return None
         wait_ms = _take(self.rate, now_ms)
         if wait_ms:
             return now_ms + wait_ms

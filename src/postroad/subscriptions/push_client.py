@@ -1,29 +1,33 @@
 """One attempt to deliver a message to an HTTP endpoint."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from postroad.api.subscriptions import BODY_EXCERPT_BYTES
 from postroad.kernel.clock import Clock
 from postroad.outbound.client import Outbound
-from postroad.outbound.rules import OutboundFailed, OutboundRefused
+from postroad.outbound.http_connection import HttpResult
+from postroad.outbound.rules import HeaderLines, OutboundFailed, OutboundRefused
 from postroad.subscriptions.endpoint_rules import Outcome, outcome_of, retry_after_ms
-from postroad.subscriptions.outgoing import Endpoint, request_headers
-from postroad.topics.records import StoredTopicMessage
+from postroad.subscriptions.outgoing import Endpoint, OutgoingMessage, attempt_headers
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptResult:
-    """What an attempt came to. `error`: why there was no response. `is_ours`: the failure says nothing about the endpoint."""
+    """What an attempt came to. `error`: why there was no response. `is_ours`: the failure says nothing about the endpoint.
+
+    `request_headers` are those that the attempt alone had; the others are those of endpoint and message.
+    """
 
     outcome: Outcome
     duration_ms: int
     status: int | None = None
     error: str | None = None
     retry_after_ms: int | None = None
-    response_headers: dict[str, str] = field(default_factory=dict)
-    response_body: str | None = None
-    request_headers: dict[str, str] = field(default_factory=dict)
+    response_headers: Mapping[str, str] = field(default_factory=dict)
+    response: bytes = b""
+    request_headers: Mapping[str, str] = field(default_factory=dict)
     is_ours: bool = False
 
     @property
@@ -35,6 +39,11 @@ class AttemptResult:
     def is_timeout(self) -> bool:
         return self.error == "timeout" or self.status == 408
 
+    @property
+    def response_body(self) -> str | None:
+        """The start of the response's body; None without a response."""
+        return None if self.status is None else self.response[:BODY_EXCERPT_BYTES].decode("utf-8", "replace")
+
 
 class PushClient:
     def __init__(self, outbound: Outbound, clock: Clock, *, allow_loopback: bool) -> None:
@@ -44,40 +53,40 @@ class PushClient:
         """Raises OutboundRefused if the URL is not allowed."""
         self._outbound.check(url, allow_loopback=self._allow_loopback)
 
-    async def attempt(self, endpoint: Endpoint, message: StoredTopicMessage, number: int) -> AttemptResult:
+    async def attempt(self, endpoint: Endpoint, message: OutgoingMessage, number: int) -> AttemptResult:
         """POST the message and judge the response. Does not raise for failures of the endpoint."""
-        started = asyncio.get_running_loop().time()
-        headers = request_headers(endpoint, message, number, self._clock())
-
-        def elapsed_ms() -> int:
-            return int((asyncio.get_running_loop().time() - started) * 1000)
-
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        headers = attempt_headers(endpoint, message.stored, number, self._clock())
         try:
             response = await self._outbound.post(
                 endpoint.tenant,
                 endpoint.url,
-                message.body,
+                message.stored.body,
                 headers,
                 seconds=endpoint.ack_wait_ms / 1000,
                 allow_loopback=self._allow_loopback,
                 group=endpoint.subscription,
+                lines=HeaderLines(endpoint.header_lines + message.header_lines(endpoint.topic, endpoint.format)),
             )
         except OutboundFailed as failed:
-            return AttemptResult(
-                Outcome.TRANSIENT,
-                elapsed_ms(),
-                error=failed.reason,
-                request_headers=headers,
-                is_ours=failed.reason == "busy",
-            )
+            error, is_ours = failed.reason, failed.reason == "busy"
         except OutboundRefused as refused:  # its addresses may change: not the end of the message
-            return AttemptResult(Outcome.TRANSIENT, elapsed_ms(), error=f"not allowed: {refused.reason}", request_headers=headers)
+            error, is_ours = f"not allowed: {refused.reason}", False
+        else:
+            return self._judge(response, int((loop.time() - started) * 1000), headers)
+        duration_ms = int((loop.time() - started) * 1000)
+        return AttemptResult(Outcome.TRANSIENT, duration_ms, error=error, request_headers=headers, is_ours=is_ours)
+
+    def _judge(self, response: HttpResult, duration_ms: int, headers: Mapping[str, str]) -> AttemptResult:
+        outcome = outcome_of(response.status)
         return AttemptResult(
-            outcome_of(response.status),
-            elapsed_ms(),
-            status=response.status,
-            retry_after_ms=retry_after_ms(response.headers, self._clock()),
-            response_headers=dict(response.headers),
-            response_body=response.body[:BODY_EXCERPT_BYTES].decode("utf-8", "replace"),
-            request_headers=headers,
+            outcome,
+            duration_ms,
+            response.status,
+            None,
+            retry_after_ms(response.headers, self._clock()) if outcome is Outcome.TRANSIENT else None,
+            response.headers,
+            response.body,
+            headers,
         )

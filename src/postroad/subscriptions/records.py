@@ -33,6 +33,11 @@ class ReplayRange(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     last: int
     rate_per_second: int
 
+    @property
+    def cursor(self) -> str:
+        """The name of its cursor."""
+        return f"replay-{self.task}"
+
 
 LIVE_TYPES = (DeliveryType.SSE, DeliveryType.WEBSOCKET)
 

@@ -15,6 +15,7 @@ from postroad.kernel.names import dead_stream
 from postroad.subscriptions.attempter import Attempter
 from postroad.subscriptions.dead_letters import FoundDeadLetter, SubscriptionDeadLetterStore
 from postroad.subscriptions.endpoint_rules import Outcome
+from postroad.subscriptions.outgoing import OutgoingMessage
 from postroad.subscriptions.records import SubscriptionRecord, record_key
 from postroad.subscriptions.service import Subscriptions
 from postroad.tasks.rules import TaskRecord
@@ -90,7 +91,7 @@ class SubscriptionRedriver:
     async def _deliver(self, record: SubscriptionRecord, found: FoundDeadLetter) -> bool:
         """One attempt. A dead letter that fails again is stored with the new reason."""
         letter = found.letter
-        result = await self._attempter.send(record, letter.message, letter.attempts + 1)
+        result = await self._attempter.send(record, OutgoingMessage(letter.message), letter.attempts + 1)
         if result.outcome is Outcome.DELIVERED:
             await self._dead_letters.remove(record, found.position)
             return True

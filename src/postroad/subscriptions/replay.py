@@ -100,11 +100,11 @@ class Replayer:
             if is_over or task.is_cancelled:
                 removed = await self._table.change(key, lambda record: _without_replay(record, replay.task))
                 if removed is not None:
-                    await self._progress.delete(removed[1], f"replay-{replay.task}")
+                    await self._progress.delete(removed[1], replay.cursor)
 
     async def _report(self, task: TaskContext, record: SubscriptionRecord, replay: ReplayRange) -> bool:
         """Save the progress; return whether the range is settled. Raises TaskCancelled."""
-        stored = await self._progress.load(record, f"replay-{replay.task}")
+        stored = await self._progress.load(record, replay.cursor)
         if stored.record is None:
             return self._table.get(record.key) is None
         state = stored.record.cursor

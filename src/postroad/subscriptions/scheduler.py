@@ -7,7 +7,7 @@ flight, one of `n + 1` parts. So slots are left for the next tenant.
 import asyncio
 import contextlib
 import heapq
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Awaitable, Callable
 
 from postroad.kernel.clock import Clock
@@ -31,7 +31,7 @@ class Scheduler:
         self._timer_of: dict[str, int] = {}  # the valid timer of each subscription; other entries of the heap are outdated
         self._running: dict[asyncio.Task[None], OwnedSubscription] = {}
         self._in_flight: Counter[str] = Counter()  # by tenant
-        self._deferred: dict[str, deque[str]] = {}  # subscriptions of tenants that hold their part of the slots
+        self._deferred: dict[str, dict[str, None]] = {}  # subscriptions of tenants that hold their part of the slots, each once
         self._is_pump_scheduled = False
         self._timers_changed = asyncio.Event()
 
@@ -87,24 +87,25 @@ class Scheduler:
 
     def _pump(self) -> None:
         self._is_pump_scheduled = False
+        loop, now_ms = asyncio.get_running_loop(), self._clock()
         while len(self._running) < self._slots and (subscription := self._ring.pop()) is not None:
             owned = self._subscriptions.get(subscription)
             if owned is None:
                 continue
-            now_ms = self._clock()
-            if not self._is_served(owned.record.tenant):
+            tenant = owned.record.tenant
+            if not self._is_served(tenant):
                 self._wake_at(subscription, now_ms + _NOT_SERVED_MS)
                 continue
-            if not self._may_start(owned.record.tenant):
-                self._deferred.setdefault(owned.record.tenant, deque()).append(subscription)
+            if not self._may_start(tenant):
+                self._deferred.setdefault(tenant, {})[subscription] = None
                 continue
             started = owned.start(now_ms)
             if isinstance(started, Started):
-                self._in_flight[owned.record.tenant] += 1
-                task = asyncio.get_running_loop().create_task(self._run_attempt(owned, started))
+                self._in_flight[tenant] += 1
+                task = loop.create_task(self._run_attempt(owned, started))
                 self._running[task] = owned
                 task.add_done_callback(self._running.pop)
-                self._ring.add(owned.record.tenant, subscription)
+                self._ring.add(tenant, subscription)
             elif started is not None:
                 self._wake_at(subscription, started)
 
@@ -123,7 +124,9 @@ class Scheduler:
         self.wake(owned)
         deferred = self._deferred.get(tenant)
         if deferred:
-            self._ring.add(tenant, deferred.popleft())
+            subscription = next(iter(deferred))
+            del deferred[subscription]
+            self._ring.add(tenant, subscription)
         elif deferred is not None:
             del self._deferred[tenant]
 

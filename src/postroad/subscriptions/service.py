@@ -230,10 +230,13 @@ class Subscriptions:
         return changed[1]
 
     async def disable(self, record: SubscriptionRecord, reason: str) -> None:
-        """The endpoint said that it is gone. Undelivered messages wait until the subscription is resumed."""
+        """The endpoint said that it is gone. Undelivered messages wait until the subscription is resumed.
+
+        Only of the record that the attempt was made with: another attempt may have disabled it, and a user enabled it, since.
+        """
         changed = await self._table.change(
             record.key,
-            lambda one: self._with_state(one, SubscriptionState.DISABLED, reason) if one.url == record.url else one,
+            lambda one: self._with_state(one, SubscriptionState.DISABLED, reason) if _is_unchanged(one, record) else one,
         )
         if changed is not None and changed[0] != changed[1]:
             self._outbox.record(
@@ -280,7 +283,6 @@ class Subscriptions:
     async def _remove(self, record: SubscriptionRecord) -> None:
         """First the record, then what belongs to it: the rest of an interrupted deletion is garbage, not a subscription."""
         await self._table.delete(record.key)
-        self._endpoints.forget(record.id)
         await self._progress.delete(record)
         await self._attempts.delete(record)
         await self._dead_letters.remove_all(record)
@@ -306,6 +308,11 @@ class Subscriptions:
 
     def _record(self, context: RequestContext, record: SubscriptionRecord, change: str) -> None:
         self._outbox.record(context, SubscriptionChanged(subscription=record.id, topic=record.topic, change=change))
+
+
+def _is_unchanged(one: SubscriptionRecord, record: SubscriptionRecord) -> bool:
+    """True if the subscription is active and its settings are those of the record; replays may differ."""
+    return one.is_active and (one.incarnation, one.updated_at_ms) == (record.incarnation, record.updated_at_ms)
 
 
 def _audited(record: SubscriptionRecord) -> dict[str, Any]:

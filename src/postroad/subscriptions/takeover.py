@@ -43,7 +43,7 @@ class Takeover:
 
     async def add_replay(self, owned: OwnedSubscription, replay: ReplayRange, topic: TopicRecord) -> None:
         """Add the cursor of a replay, from where it was stored last. Raises EngineUnavailable."""
-        record, name = owned.record, f"replay-{replay.task}"
+        record, name = owned.record, replay.cursor
         stored = await self._progress.load(record, name)
         state = stored.record.cursor if stored.record is not None else CursorState(read_to=replay.first - 1)
         rate = TokenBucket(replay.rate_per_second, self._clock() / 1000, burst=1)
@@ -55,7 +55,14 @@ class Takeover:
         """Store the progress of a cursor. Raises Conflict if another process is the owner now, EngineUnavailable."""
         record, version = owned.record, one.cursor.version
         progress = owned.progress(one, "" if is_release else self._worker, self._clock())
-        one.revision = await self._progress.store(record, one.name, progress, one.revision)
+        try:
+            one.revision = await self._progress.store(record, one.name, progress, one.revision)
+        except Conflict:
+            # Another store of this process may have been faster, or its answer was lost: its name is on what is stored then.
+            stored = await self._progress.load(record, one.name)
+            if stored.record is None or stored.record.owner != self._worker:
+                raise
+            one.revision = await self._progress.store(record, one.name, progress, stored.revision)
         one.stored_version = version
 
     async def _await_release(self, record: SubscriptionRecord, members: frozenset[str]) -> StoredProgress:

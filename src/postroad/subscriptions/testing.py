@@ -11,6 +11,7 @@ from postroad.kernel.matching import pattern_matches
 from postroad.kernel.names import topic_subject
 from postroad.subscriptions.attempter import Attempter
 from postroad.subscriptions.content_filter import ContentFilter
+from postroad.subscriptions.outgoing import OutgoingMessage, message_headers
 from postroad.subscriptions.records import SubscriptionRecord
 from postroad.subscriptions.validation import patterns_of
 from postroad.topics.records import StoredTopicMessage
@@ -39,9 +40,9 @@ class DeliveryTester:
             hops=0,
             body=msgspec.json.encode(wanted.payload),
         )
-        result = await self._attempter.send(record, message, 1)
-        hidden = {name.lower() for name in record.header_names}
-        shown = {name: _HIDDEN if name.lower() in hidden else value for name, value in result.request_headers.items()}
+        result = await self._attempter.send(record, OutgoingMessage(message), 1)
+        shown = dict.fromkeys(record.header_names, _HIDDEN)
+        shown |= message_headers(record.topic, message, record.format) | dict(result.request_headers)
         return DeliveryTestResult(
             outcome=result.outcome.value,
             duration_ms=result.duration_ms,
@@ -49,7 +50,7 @@ class DeliveryTester:
             request_body=message.body.decode(),
             status=result.status,
             error=result.error,
-            response_headers=result.response_headers,
+            response_headers=dict(result.response_headers),
             response_body=result.response_body,
         )
 
