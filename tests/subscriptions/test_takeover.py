@@ -122,7 +122,7 @@ def test_a_changed_pattern_applies_to_a_catch_up_that_is_running(engine: Engine)
             engine.publish(subject)
         before = engine.reads
         engine.change(state=SubscriptionState.ACTIVE)
-        while engine.reads == before:
+        while engine.reads == before:  # noqa: ASYNC110  # virtual time
             await asyncio.sleep(0.0005)
         engine.change(patterns=(">",))
         await engine.run_for(5)
