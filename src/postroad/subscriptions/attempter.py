@@ -74,8 +74,8 @@ class Attempter:
             return decision
         owned.count(result, now_ms)
         self._record_health(owned, result)
-        if started.cursor is owned.live and owned.loops.add(message, started_ms, now_ms):
-            self._record_loop(record, message)
+        if started.cursor is owned.live and owned.loops.add(message.stored, started_ms, now_ms):
+            self._record_loop(record, message.stored)
         if decision.step is Step.DEAD_LETTER:
             await self._dead_letter(record, message.stored, decision.reason, started.attempt, now_ms)
         if decision.step is Step.RETRY:
