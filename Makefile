@@ -70,6 +70,7 @@ bench-pipeline: setup ## Measure the data source, the ingest and the reports bes
 
 bench: setup ## Measure Postroad beside its peers (installs them); writes benchmarks/results.md: ten minutes
 	@$(BIN)/python -m benchmarks.compare
+	@$(BIN)/python -m benchmarks.buckets
 
 clean: ## Remove .venv and caches (never var/)
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build packages/*/build tests/conformance/node_modules

@@ -137,6 +137,23 @@ async def test_the_commands_example_delivers_what_is_granted(running: Installati
     ]
 
 
+async def test_the_projection_example_follows_the_change_stream(running: Installation) -> None:
+    key = running.credentials["tenant_key"]
+
+    output = await run(
+        [sys.executable, str(ROOT / "examples" / "buckets" / "projection.py")],
+        running,
+        POSTROAD_URL=running.url,
+        POSTROAD_KEY=key,
+    )
+
+    assert output.splitlines() == [
+        "in a browser: new EventSource('/v1/buckets/cart-totals/watch?bearer=pr_token_…')",
+        "user.1 5",
+        "user.1 has no cart any more",
+    ]
+
+
 async def test_the_buckets_example_keeps_every_item(running: Installation) -> None:
     key = running.credentials["tenant_key"]
 

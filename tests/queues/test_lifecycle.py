@@ -114,6 +114,11 @@ async def test_a_single_server_keeps_one_copy_and_reports_both_numbers(tenant: T
     assert [message["payload"] for message in await tenant.pull("/v1/queues/q")] == ["kept"]
 
 
+async def test_any_place_is_accepted_on_a_single_server(tenant: Tenant) -> None:
+    made = (await tenant.client.put("/v1/queues/q", {"replicas": 3, "geo": "auto"})).ok(201)
+    assert (made["settings"]["replicas"], made["settings"]["geo"]) == (3, "auto")
+
+
 @pytest.mark.parametrize("setting", ["geo", "archive"])
 async def test_what_cannot_be_put_into_effect_is_refused_without_effect(tenant: Tenant, setting: str) -> None:
     body = {setting: {"geo": "eu", "archive": True}[setting]}

@@ -475,3 +475,8 @@ async def test_the_control_role_recovers_what_was_left_for_a_minute(
     await lifecycle.recover_all()
     found = lifecycle.table.get(topic_key(tenant.id, "orders"))
     assert (found is not None and found.state is RecordState.READY) if state is RecordState.CREATING else found is None
+
+
+async def test_any_place_is_accepted_on_a_single_server(tenant: Tenant) -> None:
+    made = (await tenant.client.put("/v1/topics/orders", {"replicas": 3, "geo": "auto"})).ok(201)
+    assert (made["settings"]["replicas"], made["settings"]["geo"], made["effective"]["replicas"]) == (3, "auto", 1)

@@ -62,6 +62,7 @@ VisibilityTimeoutMs = Annotated[
     int,
     Meta(ge=0, le=VISIBILITY_TIMEOUT_MS_MAX, description="How long a pulled message is hidden from other consumers."),
 ]
+ANYWHERE = "auto"  # placement on any server
 PlacementTag = Annotated[str, Meta(min_length=1, max_length=64, pattern="^[A-Za-z0-9:_-]+$")]
 
 
@@ -98,7 +99,10 @@ class QueueSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
         Meta(description="Copies of the queue. The installation's default if left out. A single server keeps one copy."),
     ] = None
     geo: (
-        Annotated[PlacementTag, Meta(description="Placement tag of JetStream servers. A tag that no server has is refused.")]
+        Annotated[
+            PlacementTag,
+            Meta(description="Placement tag of JetStream servers; `auto`: any. A tag that no server has is refused."),
+        ]
         | None
     ) = None
     schema: Annotated[dict[str, Any] | None, Meta(description="JSON Schema that payloads must match.")] = None

@@ -72,7 +72,7 @@ class TopicSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
         Literal[1, 3, 5] | None,
         Meta(description="Copies of the topic. The installation's default if left out. A single server keeps one."),
     ] = None
-    geo: Annotated[PlacementTag, Meta(description="Placement tag of the JetStream servers.")] | None = None
+    geo: Annotated[PlacementTag, Meta(description="Placement tag of the JetStream servers; `auto`: any.")] | None = None
     schema: Annotated[dict[str, Any] | None, Meta(description="JSON Schema that payloads must match.")] = None
 
 

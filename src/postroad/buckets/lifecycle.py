@@ -8,6 +8,7 @@ from msgspec import UNSET
 
 from postroad.api.buckets import BucketNotFound, BucketSettings, BucketSettingsChange
 from postroad.api.pages import Page
+from postroad.api.queues import ANYWHERE
 from postroad.buckets.events import BucketChanged
 from postroad.buckets.mapping import ChangeStreamMappings
 from postroad.buckets.records import BucketRecord, feeder_of
@@ -31,7 +32,6 @@ from postroad.telemetry.outbox import Outbox
 from postroad.topics.records import TopicRecord
 
 BUCKETS_BUCKET = "postroad_buckets"
-ANYWHERE = "auto"
 _SECOND = 1_000_000_000  # nanoseconds
 _DEDUPE_SECONDS = 60  # Postroad's own retries rely on it
 

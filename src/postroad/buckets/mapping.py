@@ -51,7 +51,7 @@ class ChangeStreamMappings:
     async def _claim(self, context: RequestContext, bucket: str, topic: str, settings: BucketSettings) -> None:
         if not context.caller.may_use("topic", topic):
             raise Forbidden(f"the key may not use the topic {topic!r}")
-        wanted = StrictTopicSettings(replicas=settings.replicas, geo=None if settings.geo == "auto" else settings.geo)
+        wanted = StrictTopicSettings(replicas=settings.replicas, geo=settings.geo)
         try:
             await self._topics.claim(context, topic, wanted, feeder_of(bucket))
         except InvalidParameter as problem:

@@ -77,7 +77,8 @@ class BucketValues:
         reads some thousands of entries at most, so it may find less than there is. Raises EngineUnavailable.
         """
         found: list[StoredEntry] = []
-        pattern, size = record.subject + rules.prefix_pattern(prefix), 0
+        tokens, size = rules.prefix_pattern(prefix), 0
+        pattern = record.subject + tokens if tokens != ">" else ">"  # all: then the server need not compare subjects
         end = await self._end(record, pattern)
         for _ in range(_READS_MAX):
             page = await stream_reader.read_to(

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 from msgspec import UNSET
 
-from postroad.api.queues import Priority, QueueNotFound, StrictQueueSettings
+from postroad.api.queues import ANYWHERE, Priority, QueueNotFound, StrictQueueSettings
 from postroad.governance.audit import Audit
 from postroad.governance.tenant_settings import TenantSettingsStore
 from postroad.jetstream.connection import Connection
@@ -110,7 +110,7 @@ class QueueLifecycle:
         """Raises BodyInvalid for settings that cannot be put into effect."""
         if settings.archive:
             raise invalid_field("$.archive", "payloads cannot be archived yet; leave it out")
-        if settings.geo is not None and not self._connection.is_clustered:
+        if settings.geo not in (None, ANYWHERE) and not self._connection.is_clustered:
             raise invalid_field("$.geo", f"{settings.geo!r} is unknown: a single server has no placement tags")
         if settings.schema is not None:
             await self._schemas.check_schema(context.tenant, settings.schema)
@@ -132,7 +132,7 @@ class QueueLifecycle:
         try:
             record, before = await self._streams.create_or_change(key, apply)
         except EngineRefused as refusal:
-            if wanted is not None and wanted.geo is not None:
+            if wanted is not None and wanted.geo not in (None, ANYWHERE):
                 raise invalid_field("$.geo", f"the engine cannot place the queue there: {refusal.detail}") from refusal
             if wanted is not None and wanted.replicas not in (None, 1):
                 raise invalid_field("$.replicas", f"the engine cannot keep so many copies: {refusal.detail}") from refusal
@@ -193,7 +193,7 @@ class QueueLifecycle:
             "duplicate_window": 60_000_000_000,  # for the retries of our own writes, which end after seconds
             "metadata": {INCARNATION: record.incarnation},
         }
-        if record.settings.geo is not None:
+        if record.settings.geo not in (None, ANYWHERE):
             options["placement"] = {"tags": [record.settings.geo]}
         await self._dead_letters.ensure_stream(record.tenant)
         await ensure_stream(self._connection, StreamSpec(record.stream, (f"{subject}.>",), options))

@@ -7,6 +7,7 @@ import msgspec
 from msgspec import UNSET
 
 from postroad.api.pages import Page
+from postroad.api.queues import ANYWHERE
 from postroad.api.topics import StrictTopicSettings, TopicInUse, TopicNotFound, TopicSettingsChange
 from postroad.governance.audit import Audit
 from postroad.governance.tenant_settings import TenantSettingsStore
@@ -218,7 +219,7 @@ class TopicLifecycle:
             await self._schemas.check_schema(tenant, settings.schema)
         if known is not None and known.fed_by is not None and 0 < settings.retention_ms < FED_RETENTION_MS_MIN:
             raise invalid_field("$.retentionMs", f"is at least {FED_RETENTION_MS_MIN}, an hour: {known.fed_by} feeds the topic")
-        if settings.geo is not None and not self._connection.is_clustered:
+        if settings.geo not in (None, ANYWHERE) and not self._connection.is_clustered:
             raise invalid_field("$.geo", f"{settings.geo!r} is unknown: a single server has no placement tags")
         if settings.max_bytes:
             others = [one for key in self.table.keys_under(f"{tenant}.") if (one := self.table.get(key)) and one.name != name]
@@ -277,7 +278,7 @@ class TopicLifecycle:
             "republish": republish(subjects),
             "metadata": {INCARNATION: record.incarnation},
         }
-        if settings.geo is not None:
+        if settings.geo not in (None, ANYWHERE):
             options["placement"] = {"tags": [settings.geo]}
         await ensure_stream(self._connection, StreamSpec(record.stream, (subjects,), options))
 
@@ -321,7 +322,7 @@ def _settings_problem(settings: StrictTopicSettings, refusal: EngineRefused | En
     """The setting that the engine refused, if it is likely to be one."""
     if isinstance(refusal, EngineFull):
         return invalid_field("$.maxBytes", f"the engine cannot reserve so much: {refusal.detail}") if settings.max_bytes else None
-    if settings.geo is not None:
+    if settings.geo not in (None, ANYWHERE):
         return invalid_field("$.geo", f"the engine cannot place the topic there: {refusal.detail}")
     if settings.replicas not in (None, 1):
         return invalid_field("$.replicas", f"the engine cannot keep so many copies: {refusal.detail}")

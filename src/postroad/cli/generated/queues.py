@@ -44,7 +44,8 @@ def put_queues(
         ),
     ] = None,
     geo: Annotated[
-        str | None, typer.Option("--geo", help="Placement tag of JetStream servers. A tag that no server has is refused.")
+        str | None,
+        typer.Option("--geo", help="Placement tag of JetStream servers; `auto`: any. A tag that no server has is refused."),
     ] = None,
     schema: Annotated[str | None, typer.Option("--schema", help="JSON Schema that payloads must match.")] = None,
     expected_drain_seconds: Annotated[

@@ -37,7 +37,7 @@ def put_topics(
             "--replicas", help="Copies of the topic. The installation's default if left out. A single server keeps one."
         ),
     ] = None,
-    geo: Annotated[str | None, typer.Option("--geo", help="Placement tag of the JetStream servers.")] = None,
+    geo: Annotated[str | None, typer.Option("--geo", help="Placement tag of the JetStream servers; `auto`: any.")] = None,
     schema: Annotated[str | None, typer.Option("--schema", help="JSON Schema that payloads must match.")] = None,
     as_json: AsJson = False,
     wide: Wide = False,
