@@ -16,7 +16,8 @@ from cryptography import x509
 
 from postroad.http.request import Request
 from postroad.http.response import Response
-from postroad.http.tls import CertificateInvalid, TlsCertificate
+from postroad.http.tls import TlsCertificate
+from postroad.kernel.errors import CertificateInvalid
 from postroad.settings import SettingsInvalid, load_settings
 from tests.certificates import Authority
 from tests.gateway import served

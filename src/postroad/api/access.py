@@ -120,7 +120,7 @@ class KeyProperties(msgspec.Struct, frozen=True, rename="camel", kw_only=True, o
     scopes: tuple[Scope, ...]
     allowed_queues: tuple[str, ...]
     allowed_topics: tuple[str, ...]
-    allowed_buckets: tuple[str, ...]
+    allowed_buckets: tuple[str, ...] = msgspec.field(default_factory=lambda: ALL_RESOURCES)  # missing in earlier versions
     allowed_streams: tuple[str, ...]
     allowed_services: tuple[str, ...] = msgspec.field(default_factory=lambda: ALL_RESOURCES)  # never left out
     enabled: bool
@@ -203,7 +203,7 @@ class WhoAmI(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     scopes: tuple[Scope, ...]
     allowed_queues: tuple[str, ...]
     allowed_topics: tuple[str, ...]
-    allowed_buckets: tuple[str, ...]
+    allowed_buckets: tuple[str, ...] = msgspec.field(default_factory=lambda: ALL_RESOURCES)  # missing in earlier versions
     allowed_streams: tuple[str, ...]
     allowed_services: tuple[str, ...] = ALL_RESOURCES
     expires_at: Timestamp | None

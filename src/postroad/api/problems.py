@@ -19,7 +19,7 @@ class Problem(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_de
     type: Annotated[str, Meta(description="`/docs/errors#<code>`: the meaning of the error.")]
     title: str
     status: int
-    detail: str
+    detail: str = msgspec.field(default_factory=str)  # always sent; missing in earlier versions
     code: str
     retryable: Annotated[bool, Meta(description="True if the same request may succeed later.")]
     request_id: Annotated[

@@ -44,8 +44,8 @@ class QueueQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class QueuePage(Page[Queue], frozen=True, kw_only=True):
-    """One page of the queues that match, of which there are `total`."""
+    """One page of the queues that match, of which there are `total` (0 from servers of earlier versions)."""
 
     items: list[Queue] = msgspec.field(name="queues")
     next_cursor: str | None
-    total: int
+    total: int = 0

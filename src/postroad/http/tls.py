@@ -11,7 +11,7 @@ import structlog
 from cryptography import x509
 
 from postroad.http import metrics
-from postroad.kernel.errors import PostroadError
+from postroad.kernel.errors import CertificateInvalid
 
 log = structlog.get_logger("postroad.http")
 
@@ -50,10 +50,6 @@ class _ListenerContext(ssl.SSLContext):
 def _restrict(context: ssl.SSLContext) -> None:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
-
-
-class CertificateInvalid(PostroadError):
-    """The certificate or its key cannot be loaded."""
 
 
 class TlsCertificate:

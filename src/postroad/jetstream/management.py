@@ -19,11 +19,7 @@ from postroad.jetstream.api_errors import (
     translate,
 )
 from postroad.jetstream.connection import Connection
-from postroad.kernel.errors import EngineRefused
-
-
-class OptionIgnored(EngineRefused):
-    """The server is too old for an option, or another process has changed the same stream or consumer at the same time."""
+from postroad.kernel.errors import OptionIgnored
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,10 @@ from typing import Generic, TypeVar
 import msgspec
 
 from postroad.jetstream.connection import Connection
-from postroad.jetstream.management import OptionIgnored, delete_stream, stream_info
+from postroad.jetstream.management import delete_stream, stream_info
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.clock import Clock
-from postroad.kernel.errors import Conflict, EngineFull, EngineRefused
+from postroad.kernel.errors import Conflict, EngineFull, EngineRefused, OptionIgnored
 
 INCARNATION = "postroad.incarnation"  # metadata of the stream
 _RECOVER_SECONDS = 10.0  # how long a look-up waits for the process that works on the resource

@@ -207,4 +207,16 @@ class DataDirectoryInUse(EngineRefused, code="data-directory-in-use", status=500
     """Another Postroad process uses the same data directory."""
 
 
+class OptionIgnored(EngineRefused, code="engine-option-ignored", status=502, title="Engine ignored an option"):
+    """The server is too old for an option, or another process has changed the same stream or consumer at the same time."""
+
+
+class DiskFailed(PostroadError, code="disk-failed", status=500, title="The disk has failed"):
+    """A sync of the store has failed, so that the disk lacks data that the kernel has in memory. The server ends."""
+
+
+class CertificateInvalid(PostroadError, code="certificate-invalid", status=500, title="Certificate cannot be loaded"):
+    """The TLS certificate of the server or its key cannot be loaded."""
+
+
 KERNEL_ERRORS = tuple(ERRORS.values())

@@ -4,13 +4,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from postroad.kernel.errors import PostroadError
-
 EXIT_CODE = 74  # of a worker whose sync failed: EX_IOERR of sysexits.h
-
-
-class DiskFailed(PostroadError):
-    """A sync of the store has failed, so that the disk lacks data that the kernel has in memory."""
 
 
 def forget_cached_pages(directory: Path) -> None:

@@ -27,9 +27,9 @@ from postroad.container import Role, build, connection_settings, group_sync, pla
 from postroad.http.tls import TlsCertificate
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.storage_budget import default_reserve
-from postroad.kernel.errors import PostroadError
+from postroad.kernel.errors import DiskFailed, PostroadError
 from postroad.runtime.embedded_server import EmbeddedServer, EmbeddedServerSettings, default_store_bytes, raise_descriptor_limit
-from postroad.runtime.failed_disk import EXIT_CODE, DiskFailed, forget_cached_pages
+from postroad.runtime.failed_disk import EXIT_CODE, forget_cached_pages
 from postroad.runtime.metrics_directory import SupervisorMetrics, metrics_directory
 from postroad.runtime.private_files import write_private
 from postroad.runtime.process_supervisor import Command, SupervisedProcess, running, supervised
