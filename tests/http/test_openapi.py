@@ -181,7 +181,7 @@ def test_every_error_that_a_client_can_get_is_described() -> None:
         "headers-too-large",
         "misdirected-request",
     }
-    inside = {"data-directory-in-use", "unreachable"}
+    inside = {"certificate-invalid", "data-directory-in-use", "disk-failed", "unreachable"}
     assert set(ERRORS) - described <= elsewhere | inside
 
 

@@ -21,8 +21,9 @@ def day_of(at: int) -> str:
 
 
 def usage(at: int, **some: Any) -> dict[str, Any]:
-    names = "published publishedBytes deliveries done dead requests bytesIn bytesOut appends appendBytes fanoutMessages"
-    return {"time": rfc3339(at), **dict.fromkeys(names.split(), 0), "storageByteHours": 0.5, "storedBytes": 0, **some}
+    jobs, traffic = "deliveries done dead cancelled expired", "requests bytesIn bytesOut appends appendBytes fanoutMessages"
+    names = ["published", "publishedBytes", *jobs.split(), *traffic.split()]
+    return {"time": rfc3339(at), **dict.fromkeys(names, 0), "storageByteHours": 0.5, "storedBytes": 0, **some}
 
 
 def latency(at: int, queue: str = "orders", phase: str = "wait", **some: Any) -> dict[str, Any]:

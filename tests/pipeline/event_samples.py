@@ -6,7 +6,7 @@ from typing import Any
 from postroad.kernel.clock import rfc3339
 from postroad.kernel.event import Event
 from postroad.kernel.ids import new_id
-from postroad.queues.events import JobDead, JobDone, JobLeased, JobQueued, JobRedriven, QueueSampled
+from postroad.queues.events import JobCancelled, JobDead, JobDone, JobExpired, JobLeased, JobQueued, JobRedriven, QueueSampled
 from postroad.sessions.events import SessionEnded, SessionSubscribed, SessionTouched, SessionUnsubscribed
 from postroad.telemetry.events import StorageSampled, TrafficSampled
 
@@ -40,6 +40,15 @@ def done(seconds: float, processing_ms: int, tenant: str = "acme", queue: str = 
 
 def dead(seconds: float, attempt: int, reason: str, tenant: str = "acme", queue: str = "mail") -> JobDead:
     return JobDead(attempt=attempt, reason=reason, **_job(seconds, tenant, queue))
+
+
+def cancelled(seconds: float, tenant: str = "acme", queue: str = "mail") -> JobCancelled:
+    return JobCancelled(attempt=1, retry_until=rfc3339(NOON_MS), **_job(seconds, tenant, queue))
+
+
+def expired(seconds: float, tenant: str = "acme", queue: str = "mail") -> JobExpired:
+    fields = {name: value for name, value in _job(seconds, tenant, queue).items() if name != "key_id"}  # no caller's
+    return JobExpired(attempt=1, **fields)
 
 
 def redriven(seconds: float, from_queue: str, tenant: str = "acme", queue: str = "mail") -> JobRedriven:

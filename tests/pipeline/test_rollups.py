@@ -1,22 +1,27 @@
 """What events add to the reports, and that it adds up."""
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 
-from postroad.kernel.event import Event
+from postroad.api.insights import Grain
+from postroad.kernel.event import Event, event_name
 from postroad.pipeline.histogram import bucket_of
 from postroad.pipeline.measures import measures
+from postroad.pipeline.reports import usage
 from postroad.pipeline.rollups import MEASURES, ROLLUPS, loaded_rollups, merge, stored_rollups
 from postroad.pipeline.schemas import arrow_schema
 from postroad.telemetry.events import WorkerStarted
 from tests.pipeline.event_samples import (
     NOON_MS,
+    cancelled,
     dead,
     done,
+    expired,
     leased,
     moment,
     queued,
@@ -138,6 +143,8 @@ def _random_events(chance: random.Random, count: int) -> list[Event]:
             lambda: done(at, number, tenant, queue),
             lambda: dead(at, chance.choice([1, 2]), chance.choice(["a", "redriven"]), tenant, queue),
             lambda: redriven(at, queue, tenant),
+            lambda: cancelled(at, tenant, queue),
+            lambda: expired(at, tenant, queue),
             lambda: sampled(at, number, number % 7, 0, chance.choice([None, number]), chance.random(), tenant, queue),
             lambda: stored(at, number % 10**9, chance.random() * 10, tenant),
             lambda: touched(at, tenant=tenant),
@@ -158,6 +165,21 @@ def test_measures_add_up_however_the_events_are_split(seed: int) -> None:
     whole = measures(events_table(events))
     parts = pa.concat_tables([measures(events_table(rest)), measures(events_table(first))])
     assert read(merge(parts)) == read(whole)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_usage_equals_a_count_of_the_events(seed: int) -> None:
+    events = _random_events(random.Random(seed), 300)
+    counts = Counter((event.tenant, event_name(type(event))) for event in events)
+    found = {row["tenant"]: row for row in usage.rows(measures(events_table(events)), Grain.DAY).to_pylist()}
+    for tenant, row in found.items():
+        columns = {"published": "queued", "deliveries": "leased"} | {
+            name: name for name in ("done", "dead", "cancelled", "expired")
+        }
+        assert {name: row[name] for name in columns} == {name: counts[tenant, f"job.{of}"] for name, of in columns.items()}
+    assert all(counts[tenant, "job.cancelled"] and counts[tenant, "job.expired"] for tenant in found), (
+        "there is something to count"
+    )
 
 
 def test_merging_what_is_merged_changes_nothing() -> None:

@@ -158,6 +158,7 @@ async def _compare(console: Console, tenant: str, truth: Counter[str]) -> None:
     assert usage["deliveries"] == truth["job.leased"]
     assert usage["done"] == truth["job.done"]
     assert usage["dead"] == truth["job.dead"]
+    assert (usage["cancelled"], usage["expired"]) == (truth["job.cancelled"], truth["job.expired"])
     latency = (await console.report(tenant, "latency", "--grain", "day"))["items"]
     assert {f"{row['phase']} {row['queue']}": row["count"] for row in latency} == _those(truth, "wait ", "processing ")
     dead = (await console.report(tenant, "dead-letters", "--grain", "day"))["items"]

@@ -281,7 +281,7 @@ def test_usage_is_summed() -> None:
     rows = [usage(1, published=5, bytesIn=1000, storedBytes=10), usage(2, published=7, bytesIn=500, storedBytes=2000)]
     made = sections.usage_section("a", HOURLY, rows, "hour")
     [totals] = cells(made)
-    assert (totals[1], totals[7], totals[-2], totals[-1]) == ("12", "1.5 kB", "2 kB", "1 B")
+    assert (totals[1], totals[9], totals[-2], totals[-1]) == ("12", "1.5 kB", "2 kB", "1 B")
     assert re.findall("<figcaption>(.*?)</figcaption>", made) == [
         "Messages per hour",
         "Bytes per hour",

@@ -21,7 +21,15 @@ from postroad.buckets.values import BucketValues
 from postroad.http.request import Request
 from postroad.http.response import Response
 from postroad.http.routing import Command, Route
-from postroad.kernel.errors import AlreadyExists, Conflict, EngineRefused, EngineUnavailable, Forbidden, InvalidParameter
+from postroad.kernel.errors import (
+    AlreadyExists,
+    Conflict,
+    EngineRefused,
+    EngineUnavailable,
+    Forbidden,
+    InvalidParameter,
+    OptionIgnored,
+)
 from postroad.kernel.identity import Scope
 from postroad.kernel.json import invalid_field
 
@@ -62,7 +70,7 @@ class BucketRoutes:
                 response=BucketInfo,
                 status=201,
                 other_statuses=(200,),
-                errors=(AlreadyExists, EngineUnavailable, EngineRefused),
+                errors=(AlreadyExists, EngineUnavailable, EngineRefused, OptionIgnored),
                 description="Settings that are left out get their defaults. The status is 200 if the bucket exists with the same "
                 "settings.",
                 sdk="buckets.create",
@@ -90,7 +98,7 @@ class BucketRoutes:
                 _TAG,
                 body=BucketSettingsChange,
                 response=BucketInfo,
-                errors=(BucketNotFound, AlreadyExists, EngineUnavailable, EngineRefused),
+                errors=(BucketNotFound, AlreadyExists, EngineUnavailable, EngineRefused, OptionIgnored),
                 description="Settings that are left out keep their values. A lower `history` drops the oldest revisions.",
                 sdk="buckets.update",
                 cli=Command("buckets update"),

@@ -14,7 +14,7 @@ from postroad.api.queues import (
 from postroad.http.request import Request
 from postroad.http.response import Response
 from postroad.http.routing import Command, Route
-from postroad.kernel.errors import Conflict, EngineRefused, EngineUnavailable
+from postroad.kernel.errors import Conflict, EngineRefused, EngineUnavailable, OptionIgnored
 from postroad.kernel.identity import Scope
 from postroad.queues.browsing import QueueBrowser
 from postroad.queues.lifecycle import QueueLifecycle
@@ -57,7 +57,7 @@ class QueueRoutes:
                 body=StrictQueueSettings,
                 response=Queue,
                 other_statuses=(201,),
-                errors=(EngineUnavailable, EngineRefused),
+                errors=(EngineUnavailable, EngineRefused, OptionIgnored),
                 description="Settings that are left out get their defaults. The status is 201 if the queue is new.",
                 sdk="queues.put",
                 cli=Command("queues put"),
@@ -71,7 +71,7 @@ class QueueRoutes:
                 _TAG,
                 body=QueueSettingsChange,
                 response=Queue,
-                errors=(QueueNotFound, EngineUnavailable, EngineRefused),
+                errors=(QueueNotFound, EngineUnavailable, EngineRefused, OptionIgnored),
                 description="Settings that are left out keep their value; null restores the default.",
                 sdk="queues.update",
             ),

@@ -21,8 +21,7 @@ from postroad.api.topics import (
 from postroad.http.request import Request
 from postroad.http.response import Response
 from postroad.http.routing import Command, Route
-from postroad.jetstream.process_counts import ProcessCounts
-from postroad.kernel.errors import Conflict, EngineRefused, EngineUnavailable, InvalidParameter
+from postroad.kernel.errors import Conflict, EngineRefused, EngineUnavailable, InvalidParameter, OptionIgnored
 from postroad.kernel.identity import Scope
 from postroad.kernel.json import invalid_field
 from postroad.topics.lifecycle import TopicLifecycle
@@ -65,7 +64,7 @@ class TopicRoutes:
                 body=StrictTopicSettings,
                 response=Topic,
                 other_statuses=(201,),
-                errors=(EngineUnavailable, EngineRefused),
+                errors=(EngineUnavailable, EngineRefused, OptionIgnored),
                 description="Settings that are left out get their defaults. The status is 201 if the topic is new. "
                 "Messages stay, unless a lower limit or retention drops them.",
                 sdk="topics.put",
@@ -80,7 +79,7 @@ class TopicRoutes:
                 _TAG,
                 body=TopicSettingsChange,
                 response=Topic,
-                errors=(TopicNotFound, EngineUnavailable, EngineRefused),
+                errors=(TopicNotFound, EngineUnavailable, EngineRefused, OptionIgnored),
                 description="Settings that are left out keep their values.",
                 sdk="topics.update",
                 cli=Command("topics update"),

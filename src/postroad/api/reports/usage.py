@@ -14,6 +14,10 @@ class UsageRow(Row, frozen=True, kw_only=True):
     deliveries: Annotated[int, column("Leases, including repeated deliveries.")]
     done: Annotated[int, column("Messages acknowledged.")]
     dead: Annotated[int, column("Messages that became dead letters.")]
+    cancelled: Annotated[int, column("Jobs that were cancelled.")] = (
+        0  # this and the next: missing in results of earlier versions
+    )
+    expired: Annotated[int, column("Jobs whose message expired before it was done.")] = 0
     requests: Annotated[int, column("HTTP requests.")]
     bytes_in: Annotated[int, column("Size of request bodies.", unit=Unit.BYTES, title="in")]
     bytes_out: Annotated[int, column("Size of response bodies.", unit=Unit.BYTES, title="out")]

@@ -16,6 +16,8 @@ _TOTALS = {
     "deliveries": "deliveries",
     "done": "done",
     "dead": "dead",
+    "cancelled": "cancelled",
+    "expired": "expired",
     "requests": "requests",
     "bytesIn": "bytes_in",
     "bytesOut": "bytes_out",
@@ -35,6 +37,8 @@ COUNTED = {
     "deliveries": Counted("job.leased"),
     "done": Counted("job.done"),
     "dead": Counted("job.dead"),
+    "cancelled": Counted("job.cancelled"),
+    "expired": Counted("job.expired"),
     **{name: Counted("traffic.sampled", name) for name in _TRAFFIC},
 }
 SAMPLED = {
