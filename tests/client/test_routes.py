@@ -90,6 +90,7 @@ FITTING = {
     "status": "done",
     "action": "dlq",
     "priority": "low",
+    "change_stream_from": "new",
     "grain": "hour",
     "catch_up": "all",
     "on_full": "refuse",

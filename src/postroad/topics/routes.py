@@ -21,6 +21,7 @@ from postroad.api.topics import (
 from postroad.http.request import Request
 from postroad.http.response import Response
 from postroad.http.routing import Command, Route
+from postroad.jetstream.process_counts import ProcessCounts
 from postroad.kernel.errors import Conflict, EngineRefused, EngineUnavailable, InvalidParameter, OptionIgnored
 from postroad.kernel.identity import Scope
 from postroad.kernel.json import invalid_field
