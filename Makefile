@@ -43,6 +43,7 @@ check: setup ## Format, lint, types and import rules
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/python scripts/generate_client.py --check
+	@$(BIN)/python scripts/generate_aws_models.py --check
 	@$(BIN)/python scripts/write_docs.py --check
 
 format: setup ## Put the code into shape
@@ -54,8 +55,9 @@ schemathesis: setup ## Try the whole API with requests made from its description
 soak: setup ## Load of all kinds at a steady pace, for minutes; tells whether memory or descriptors grow (SECONDS=600)
 	@$(BIN)/python -m tests.soak --seconds $(or $(SECONDS),600)
 
-generate: setup ## Write the SDK's and the CLI's modules that follow from the route table
+generate: setup ## Write the SDK's and the CLI's modules that follow from the route table, and the tables of AWS operations
 	@$(BIN)/python scripts/generate_client.py
+	@$(BIN)/python scripts/generate_aws_models.py
 
 docs: setup ## Write the reference pages that come from the code
 	@$(BIN)/python scripts/write_docs.py

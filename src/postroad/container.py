@@ -277,6 +277,9 @@ async def running_node(
                 app_settings(settings),
                 platform.usage,
                 platform.use(GovernanceCapability).rate_limiter,
+                next((one for capability in assembly.capabilities if (one := capability.protocol()) is not None), None)
+                if role.includes(Role.GATEWAY)
+                else None,
             )
             try:
                 yield Node(app, platform, assembly, routes)

@@ -158,6 +158,10 @@ class Capability:
     def routes(self) -> Sequence[Route]:
         return ()
 
+    def protocol(self) -> Route | None:
+        """The handler of another wire protocol on the same port (`http.app.App`)."""
+        return None
+
     def background_jobs(self) -> Sequence[BackgroundJob]:
         return ()
 

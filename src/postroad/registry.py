@@ -29,6 +29,7 @@ PACKAGES: tuple[str, ...] = (
     "postroad.stream_subscriptions",
     "postroad.sessions",
     "postroad.insights",
+    "postroad.aws",
 )
 
 

@@ -36,7 +36,7 @@ FORMATS: list[tuple[msgspec.Struct, bytes]] = [
             b'"allowedQueues":["*"],"allowedTopics":["*"],"allowedBuckets":["*"],"allowedStreams":["*"],"allowedServices":["*"],'
             b'"isEnabled":true,'
             b'"hashes":[{"sha256":"aa","createdAtMs":5,"expiresAtMs":null}],"createdBy":"","createdAtMs":5,"updatedAtMs":6,'
-            b'"expiresAtMs":null,"maxRequestsPerSecond":null,"maxLiveConnections":null}'
+            b'"expiresAtMs":null,"maxRequestsPerSecond":null,"maxLiveConnections":null,"aws":[]}'
         ),
     ),
     (
@@ -62,7 +62,7 @@ FORMATS: list[tuple[msgspec.Struct, bytes]] = [
             b'"allowedTopics":[],"allowedBuckets":["*"],"allowedStreams":["s"],"allowedServices":["*"],"isEnabled":false,'
             b'"hashes":[{"sha256":"bb","createdAtMs":7,"expiresAtMs":null},{"sha256":"aa","createdAtMs":5,"expiresAtMs":9}],'
             b'"createdBy":"fedcba9876543210","createdAtMs":5,"updatedAtMs":6,"expiresAtMs":8,'
-            b'"maxRequestsPerSecond":100,"maxLiveConnections":3}'
+            b'"maxRequestsPerSecond":100,"maxLiveConnections":3,"aws":[]}'
         ),
     ),
     (

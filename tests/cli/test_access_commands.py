@@ -207,3 +207,13 @@ async def test_the_audit_log_is_verified(operator: Shell, shell: Shell) -> None:
     await shows(lambda: operator.run("audit", "verify"), "the audit log is intact", "checkpoint 1 ")
     assert operator.run("audit", "verify", "--json").json["findings"] == []
     assert shell.invoke("audit", "verify").code == 3
+
+
+def test_aws_credentials_are_printed_for_a_shell_or_as_a_profile(shell: Shell) -> None:
+    key_id = shell.run("keys", "create", "aws", "--scope", "publish", "--json").json["record"]["id"]
+    printed = shell.run("keys", "aws", key_id).stdout
+    assert f"export AWS_ACCESS_KEY_ID=PRAK{key_id}\n" in printed and "export AWS_ENDPOINT_URL=http://" in printed
+    profile = shell.run("keys", "aws", key_id, "--profile", "mq", "--region", "eu-west-1").stdout
+    assert profile.startswith("[profile mq]\n") and "region = eu-west-1" in profile
+    assert len(shell.run("keys", "aws", key_id, "--json").json["secretAccessKey"]) == 40
+    assert shell.run("whoami", "--json").json["accountId"].isdecimal()

@@ -345,3 +345,15 @@ async def test_a_disabled_tenant_raises_tenant_disabled(platform: Sdk, sdk: Sdk,
         return False
 
     await eventually(is_updated)
+
+
+async def test_aws_credentials_of_a_key(sdk: Sdk) -> None:
+    key = await sdk("keys.create", "aws", ALL_SCOPES)
+    issued = await sdk("keys.create_aws_key", key.record.id, grace_seconds=60)
+    assert issued.access_key_id == f"PRAK{key.record.id}" == issued.record.aws_access_key_id
+    assert len(issued.secret_access_key) == 40 and issued.secret_access_key not in repr(issued)
+    assert issued.account_id == (await sdk("keys.whoami")).account_id
+    again = await sdk("keys.create_aws_key", key.record.id)
+    assert again.access_key_id == issued.access_key_id and again.secret_access_key != issued.secret_access_key
+    await sdk("keys.delete_aws_key", key.record.id)
+    assert (await sdk("keys.get", key.record.id)).aws_access_key_id is None

@@ -12,6 +12,7 @@ from postroad.client.errors import (
     JobInProgress,
     JobNotFound,
     JobWasCancelled,
+    LeaseExpired,
     MessageNotFound,
     PayloadGone,
     PreconditionFailed,
@@ -377,3 +378,28 @@ async def test_a_body_over_the_limit_raises_too_large(sdk: Sdk) -> None:
         with pytest.raises(TooLarge, match="is the limit"):
             await sdk("queues.publish", "orders", "x" * 20_000_000)
     await sdk("queues.publish", "orders", "small")
+
+
+async def test_messages_are_moved_back_from_a_dead_letter_queue(whole: Sdk) -> None:
+    await whole("queues.put", "dead")
+    await whole("queues.put", "orders", dead_letter_queue="dead", max_attempts=1, tags={"team": "a"})
+    await whole("queues.publish", "orders", 1, headers={"a": "1"}, header_types={"a": "Number"})
+    [message] = await pull(whole, 1)
+    await whole("queues.nack", "orders", message, action="dlq", reason="no stock")
+    task = await whole("queues.move", "dead", rate_per_second=500)
+    assert (await whole("tasks.wait", task, 20)).progress.moved == 1
+    [again] = await pull(whole, 1)
+    assert (again.message_id, again.header_types, again.dead_letter) == (message.message_id, {"a": "Number"}, None)
+    assert (await whole("queues.ack", "orders", message, expired=True)).ok
+
+
+async def test_an_ack_accepts_expired_receipts_on_request(whole: Sdk) -> None:
+    await whole("queues.put", "orders")
+    await whole("queues.publish", "orders", 1)
+    [first] = (await whole("queues.pull", "orders", visibility_timeout_ms=0)).messages
+    [second] = (await whole("queues.pull", "orders", wait_ms=20_000)).messages
+    assert (second.attempt, second.first_leased_at is not None, first.first_leased_at) == (2, True, None)
+    with pytest.raises(LeaseExpired):
+        await whole("queues.ack", "orders", first)
+    assert (await whole("queues.ack_many", "orders", [first], expired=True)).ok
+    assert (await whole("queues.get", "orders")).stats.leased == 0

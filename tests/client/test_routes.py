@@ -271,7 +271,7 @@ def test_what_comes_back_is_what_the_route_says(name: str) -> None:
 # A stream's creation says all that it shall be, so twice is the same as once; a subscription's, too. So is closing, unless
 # something is appended, and a publish that a producer has numbered.
 ONCE = (
-    r"(?<!^streams)(?<!^stream_subscriptions)\.create$|\.(rotate|claim|rebuild)$|^queues\.dead_letters\.redrive$"
+    r"(?<!^streams)(?<!^stream_subscriptions)\.create$|\.(rotate|claim|rebuild|move|create_aws_key)$|^queues\.dead_letters\.redrive$"
     r"|^streams\.(append|append_many|close)$|^sessions\.(publish|publish_many)$|^schedules\.run$|^jobs\.retry$"
     r"|^buckets\.write_batch$"
     r"|^subscriptions\.(rotate_secret|test|replay|redrive_dead_letters)$"

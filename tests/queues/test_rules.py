@@ -101,7 +101,13 @@ def test_a_message_at_the_limits_is_accepted(good: NewMessage) -> None:
 
 def test_a_payload_over_the_limit_is_too_large() -> None:
     with pytest.raises(TooLarge, match=r"\$\.payload has 11 bytes; at most 10"):
-        check_message(message(b'"123456789"'), LIMITS, 10, 0)
+        check_message(message(b"12345678901"), LIMITS, 10, 0)
+
+
+def test_the_size_of_a_json_string_is_that_of_its_text() -> None:
+    check_message(message(b'"12345\\n6789"'), LIMITS, 10, 0)
+    with pytest.raises(TooLarge, match=r"\$\.payload has 11 bytes; at most 10"):
+        check_message(message('"123456789é"'.encode()), LIMITS, 10, 0)
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,10 @@ class RequestAuthenticator:
             return await self._anonymous(request, route)
         text, is_in_url = _credential(request, route)
         caller = await self._identify(request, route, text, is_in_url=is_in_url)
+        return await self.authorize(request, route, text, caller)
+
+    async def authorize(self, request: Request, route: Route, text: str, caller: Caller | None) -> Caller:
+        """The caller of the credential `text`, after the operator's hook, if it may use the route. Raises like `authenticate`."""
         if self._authorize is not None:
             if route.body_ids:
                 await self._read_body(request, caller)
@@ -123,6 +127,18 @@ class RequestAuthenticator:
         if route.accepts_jwt and text.count(".") == 2:
             return await self._jwts.authenticate(text, named or _tenant_in_url(request, route) or DEFAULT_TENANT)
         return None
+
+    @property
+    def throttle(self) -> LoginThrottle:
+        return self._throttle
+
+    async def identify_key(self, request: Request, text: str) -> Caller | None:
+        """The caller of the text of a key, None if it is invalid. Raises like `authenticate`."""
+        self._identities.check_fresh()
+        if not text.startswith(KEY_PREFIXES):
+            return None
+        may_fetch = not self._throttle.is_throttled(request.client)
+        return await self._identities.caller_by_key(text, _named_tenant(request), may_fetch=may_fetch)
 
     def watch(self, caller: Caller) -> CallerWatch:
         return self._identities.watch(caller)

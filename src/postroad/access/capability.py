@@ -3,7 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from postroad.access.accounts import Accounts
 from postroad.access.authentication import RequestAuthenticator
+from postroad.access.aws_keys import AwsKeys
 from postroad.access.hook import load_hook
 from postroad.access.invites import Invites
 from postroad.access.jwts import JwtSecrets
@@ -11,12 +13,14 @@ from postroad.access.key_service import KeyService
 from postroad.access.login_throttle import LoginThrottle
 from postroad.access.platform_routes import PlatformRoutes
 from postroad.access.records import (
+    ACCOUNTS_BUCKET,
     INVITES_BUCKET,
     KEY_USES_BUCKET,
     KEYS_BUCKET,
     SECRETS_BUCKET,
     TENANTS_BUCKET,
     TOKEN_USES_BUCKET,
+    AccountRecord,
     InviteRecord,
     SecretRecord,
 )
@@ -32,6 +36,7 @@ from postroad.kernel.names import TENANT
 from postroad.platform import Assembly, BackgroundJob, Capability, Platform, Role, every
 
 _REENCRYPT_SECONDS = 300.0
+_ACCOUNTS_SECONDS = 3600.0
 _KEY_ID = {"pattern": "^[0-9A-Za-z]{16}$"}
 
 
@@ -40,7 +45,7 @@ class AccessCapability(Capability):
     cli_groups: ClassVar[Mapping[str, str]] = {
         "tokens": "Stream tokens, for live reads where the client cannot send a header. Needs the scope read."
     }
-    buckets = (TENANTS_BUCKET, KEYS_BUCKET, SECRETS_BUCKET, INVITES_BUCKET, KEY_USES_BUCKET, TOKEN_USES_BUCKET)
+    buckets = (TENANTS_BUCKET, KEYS_BUCKET, SECRETS_BUCKET, INVITES_BUCKET, KEY_USES_BUCKET, TOKEN_USES_BUCKET, ACCOUNTS_BUCKET)
     errors = (TenantDisabled, TenantNotFound, KeyNotFound, SecretNotFound, InviteNotFound, InviteEnded)
     parameters: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "tenant": {"pattern": f"^{TENANT.pattern}$"},
@@ -59,7 +64,12 @@ class AccessCapability(Capability):
         self.keys = KeyService(identities.keys, identities, platform.tenant_settings, audit, clock)
         self.tenants = Tenants(identities.tenants, self.keys, platform.tenant_settings, audit, clock)
         self.invites = Invites(self._invite_table, self.tenants, self.keys, audit, clock)
-        self.secrets = JwtSecrets(self._secret_table, identities, SecretCipher(platform.platform_keys), audit, clock)
+        cipher = SecretCipher(platform.platform_keys)
+        self.secrets = JwtSecrets(self._secret_table, identities, cipher, audit, clock)
+        self.aws_keys = AwsKeys(self.keys, identities.keys, cipher, clock)
+        self._account_table = platform.table(ACCOUNTS_BUCKET, AccountRecord)
+        self.accounts = Accounts(self._account_table)
+        self.tenants.assign_account = self.accounts.of
         uses, store = platform.bucket(TOKEN_USES_BUCKET), platform.committers.storage.store
         self.tokens = Tokens(identities, platform.signer("stream token"), uses, clock, store)
         self._throttle = LoginThrottle(chosen.auth_failures_burst, chosen.auth_failures_per_minute)
@@ -76,11 +86,13 @@ class AccessCapability(Capability):
 
     def tables(self) -> Sequence[ReplicatedTable[Any]]:
         identities = self.platform.identities
-        return (identities.tenants, identities.keys, self._secret_table, self._invite_table)
+        return (identities.tenants, identities.keys, self._secret_table, self._invite_table, self._account_table)
 
     def routes(self) -> Sequence[Route]:
         platform = self.platform
-        own = AccessRoutes(platform.identities, self.keys, self.secrets, self.tokens, platform.audit)
+        own = AccessRoutes(
+            platform.identities, self.keys, self.secrets, self.tokens, self.aws_keys, self.accounts, platform.audit
+        )
         control = PlatformRoutes(self.tenants, self.invites, self._throttle, platform.clock)
         return [*own.table(), *control.table()]
 
@@ -88,10 +100,16 @@ class AccessCapability(Capability):
         return (
             BackgroundJob(self.platform.identities.key_usage.run),
             BackgroundJob(self.tenants.run_deletions, Role.CONTROL, leader_only=True),
-            BackgroundJob(
-                every(_REENCRYPT_SECONDS, self.secrets.reencrypt, "re-encrypt secrets"), Role.CONTROL, leader_only=True
-            ),
+            BackgroundJob(every(_REENCRYPT_SECONDS, self._reencrypt, "re-encrypt secrets"), Role.CONTROL, leader_only=True),
+            BackgroundJob(every(_ACCOUNTS_SECONDS, self._assign_accounts, "assign accounts"), Role.CONTROL, leader_only=True),
         )
+
+    async def _reencrypt(self) -> None:
+        await self.secrets.reencrypt()
+        await self.aws_keys.reencrypt()
+
+    async def _assign_accounts(self) -> None:
+        await self.accounts.assign_all(self.platform.identities.tenant_ids())
 
     def assembled(self, assembly: Assembly) -> None:
         self.tokens.set_resources(assembly.routes, assembly.resources)

@@ -3,10 +3,11 @@
 import asyncio
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 from postroad.access.key_usage import KeyUsage
 from postroad.access.keys import KEY_PREFIXES, key_hash, key_id_of
-from postroad.access.records import KeyHash, KeyRecord, TenantRecord
+from postroad.access.records import KeyHash, KeyRecord, TenantRecord, earliest
 from postroad.api.access import TenantDisabled, TenantNotFound, TenantState
 from postroad.jetstream.health_monitor import HealthMonitor
 from postroad.jetstream.replicated_table import ReplicatedTable
@@ -153,6 +154,38 @@ class IdentityCache:
             max_live_connections=record.max_live_connections,
         )
 
+    async def caller_by_aws_secret(self, record: KeyRecord, secret_id: str) -> Caller | None:
+        """The caller of a tenant's key by one of its AWS secrets, None if the key or the secret is not valid any more.
+
+        Raises TenantDisabled.
+        """
+        now, cached_as = self._clock(), f"{record.id}/{secret_id}"
+        caller = self._callers.get(cached_as)
+        if caller is None or (caller.expires_at_ms is not None and caller.expires_at_ms <= now):
+            secret = record.aws_secret_by_id(secret_id, now)
+            if secret is None or record.tenant is None or not record.is_active(now):
+                return None
+            caller = replace(
+                await self._caller_of(record, record.hashes[0]),
+                credential=Credential.AWS,
+                text_id=secret_id,
+                expires_at_ms=earliest(record.expires_at_ms, secret.expires_at_ms),
+            )
+            if self.keys.get(record.id) is record:
+                self._callers[cached_as] = caller
+                self._hashes[record.id] = (*self._hashes.get(record.id, ()), cached_as)
+        self.key_usage.record(record.id, now)
+        return caller
+
+    async def caller_of_session(self, record: KeyRecord) -> Caller | None:
+        """The caller of temporary credentials of a tenant's key, None if the key is not valid any more. Raises TenantDisabled."""
+        now = self._clock()
+        if record.tenant is None or not record.is_active(now):
+            return None
+        caller = await self._caller_of(record, record.hashes[0])
+        self.key_usage.record(record.id, now)
+        return replace(caller, credential=Credential.AWS, text_id="", issuer=record.id, expires_at_ms=record.expires_at_ms)
+
     async def _platform_caller(self, record: KeyRecord, text: KeyHash, named_tenant: str | None) -> Caller:
         tenant = named_tenant or DEFAULT_TENANT
         if await self.tenant(tenant) is None:
@@ -216,7 +249,8 @@ class IdentityCache:
         if record is None or not record.is_active(now) or not _covers(record, caller):
             watch.end()
         elif not caller.issuer:
-            text = record.text_by_id(caller.text_id, now)
+            by_id = record.aws_secret_by_id if caller.credential is Credential.AWS else record.text_by_id
+            text = by_id(caller.text_id, now)
             if text is None:
                 watch.end()
             elif text.expires_at_ms is not None and (caller.expires_at_ms is None or text.expires_at_ms < caller.expires_at_ms):
@@ -227,12 +261,15 @@ class IdentityCache:
             watch.end()
 
 
+_KEY_CREDENTIALS = (Credential.KEY, Credential.AWS, Credential.TOKEN)
+
+
 class CallerWatch:
     """Resolves `ended` when the caller's credential is revoked or expires. Must be closed."""
 
     def __init__(self, watched: dict[str, set["CallerWatch"]], caller: Caller) -> None:
         self.caller = caller
-        self.key_id = caller.key_id if caller.credential in (Credential.KEY, Credential.TOKEN) else caller.issuer or None
+        self.key_id = caller.key_id if caller.credential in _KEY_CREDENTIALS else caller.issuer or None
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._watched = watched
         self._timer: asyncio.TimerHandle | None = None

@@ -143,6 +143,12 @@ class KeyService:
         for record in list(self._identities.keys_of(tenant)):
             await self._table.delete(record.id)
 
+    async def modify(
+        self, context: RequestContext, action: str, key_id: str, make: Callable[[KeyRecord], KeyRecord]
+    ) -> KeyRecord:
+        """Change the record of a key that the caller could have created. Raises KeyNotFound, Forbidden."""
+        return await self._change(context, action, await self.find(context, key_id), make)
+
     async def _change(
         self, context: RequestContext, action: str, record: KeyRecord, make: Callable[[KeyRecord], KeyRecord]
     ) -> KeyRecord:

@@ -13,6 +13,8 @@ SECRETS_BUCKET = "postroad_jwt_secrets"
 INVITES_BUCKET = "postroad_invites"
 KEY_USES_BUCKET = "postroad_key_uses"
 TOKEN_USES_BUCKET = "postroad_token_uses"  # noqa: S105  # a bucket's name
+ACCOUNTS_BUCKET = "postroad_aws_accounts"
+AWS_PREFIX = "PRAK"  # of AWS access key ids; the id of the key follows
 JWT_SCOPES = (Scope.READ, Scope.WRITE)
 
 
@@ -41,6 +43,15 @@ class KeyHash(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
         return self.sha256[:16]
 
 
+class AwsSecret(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """The secret of a key's AWS access key, encrypted. A rotation adds one; the previous one expires."""
+
+    id: str
+    locked: str
+    created_at_ms: int
+    expires_at_ms: int | None = None
+
+
 class KeyRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """A key, stored under its id. A platform key has no tenant."""
 
@@ -62,6 +73,16 @@ class KeyRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     expires_at_ms: int | None = None
     max_requests_per_second: int | None = None
     max_live_connections: int | None = None
+    aws: tuple[AwsSecret, ...] = ()
+
+    @property
+    def aws_access_key_id(self) -> str | None:
+        return AWS_PREFIX + self.id if self.aws else None
+
+    def aws_secret_by_id(self, secret_id: str, at_ms: int) -> AwsSecret | None:
+        """The secret with this id, if it has not expired."""
+        found = (one for one in self.aws if one.id == secret_id)
+        return next((one for one in found if one.expires_at_ms is None or at_ms < one.expires_at_ms), None)
 
     @property
     def allowed(self) -> dict[str, tuple[str, ...]] | None:
@@ -118,6 +139,13 @@ class SecretRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
         return f"{self.tenant}.{self.id}"
 
 
+class AccountRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """The AWS account id of a tenant, which it is stored under. Kept after the tenant is deleted, so that no id is used twice."""
+
+    v: int = 1
+    tenant: str
+
+
 class InviteRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """An invite, stored under its id. It creates one tenant, of the id `tenant` if that is set."""
 
@@ -164,6 +192,7 @@ def key_properties_of(record: KeyRecord) -> KeyProperties:
         rotated_until=rfc3339(max(grace_ends)) if grace_ends else None,
         max_requests_per_second=record.max_requests_per_second,
         max_live_connections=record.max_live_connections,
+        aws_access_key_id=record.aws_access_key_id,
     )
 
 

@@ -2,12 +2,15 @@
 
 from collections.abc import Sequence
 
+from postroad.access.accounts import Accounts
+from postroad.access.aws_keys import AwsKeys
 from postroad.access.identity_cache import IdentityCache
 from postroad.access.jwts import JwtSecrets
 from postroad.access.key_service import KeyService
 from postroad.access.records import KeyRecord, jwt_secret_of, key_of, key_properties_of
 from postroad.access.tokens import Tokens
 from postroad.api.access import (
+    AwsAccessKey,
     IssuedJwtSecret,
     IssuedKey,
     IssuedToken,
@@ -36,8 +39,18 @@ NO_STORE = (b"cache-control", b"no-store")  # responses with secrets
 
 
 class AccessRoutes:
-    def __init__(self, identities: IdentityCache, keys: KeyService, secrets: JwtSecrets, tokens: Tokens, audit: Audit) -> None:
+    def __init__(
+        self,
+        identities: IdentityCache,
+        keys: KeyService,
+        secrets: JwtSecrets,
+        tokens: Tokens,
+        aws_keys: AwsKeys,
+        accounts: Accounts,
+        audit: Audit,
+    ) -> None:
         self._identities, self._keys, self._secrets, self._tokens, self._audit = identities, keys, secrets, tokens, audit
+        self._aws_keys, self._accounts = aws_keys, accounts
 
     def table(self) -> Sequence[Route]:
         return [*self._caller_routes(), *self._key_routes(), *self._secret_routes()]
@@ -178,6 +191,36 @@ class AccessRoutes:
                 cli=Command("keys rotate", shown_once="key"),
             ),
             Route(
+                "POST",
+                f"{one}/aws",
+                self.create_aws_key,
+                Scope.ADMIN,
+                "Create AWS credentials for a key",
+                "Keys",
+                body=KeyRotation,
+                empty_body=KeyRotation(),
+                response=AwsAccessKey,
+                status=201,
+                errors=(PreconditionFailed, *found),
+                description=(
+                    "For AWS SDKs: the access key id follows from the key's id, and the secret is shown once. A previous secret "
+                    "stays valid for the grace period. The credentials have its scopes and restrictions, and end with it."
+                ),
+                sdk="keys.create_aws_key",
+            ),
+            Route(
+                "DELETE",
+                f"{one}/aws",
+                self.delete_aws_key,
+                Scope.ADMIN,
+                "Delete the AWS credentials of a key",
+                "Keys",
+                status=204,
+                errors=found,
+                description="Requests signed with them are refused from then on. The key itself stays valid.",
+                sdk="keys.delete_aws_key",
+            ),
+            Route(
                 "DELETE",
                 one,
                 self.delete_key,
@@ -261,6 +304,7 @@ class AccessRoutes:
                 allowed_streams=allowed.get("stream", ALL_RESOURCES),
                 allowed_services=allowed.get("service", ALL_RESOURCES),
                 expires_at=None if caller.expires_at_ms is None else rfc3339(caller.expires_at_ms),
+                account_id=await self._accounts.of(caller.tenant),
             )
         )
 
@@ -297,6 +341,21 @@ class AccessRoutes:
         rotation: KeyRotation = request.body
         record, text = await self._keys.rotate(request.context, request.parameters["key"], rotation.grace_seconds)
         return issued_key(record, text)
+
+    async def create_aws_key(self, request: Request) -> Response:
+        rotation: KeyRotation = request.body
+        record, secret = await self._aws_keys.issue(request.context, request.parameters["key"], rotation.grace_seconds)
+        issued = AwsAccessKey(
+            secret_access_key=secret,
+            access_key_id=record.aws_access_key_id or "",
+            account_id=await self._accounts.of(record.tenant or ""),
+            record=key_properties_of(record),
+        )
+        return Response(issued, status=201, headers=[NO_STORE])
+
+    async def delete_aws_key(self, request: Request) -> Response:
+        await self._aws_keys.revoke(request.context, request.parameters["key"])
+        return Response(status=204)
 
     async def delete_key(self, request: Request) -> Response:
         await self._keys.delete(request.context, request.parameters["key"])

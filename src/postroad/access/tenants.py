@@ -11,7 +11,7 @@ from msgspec import UNSET
 
 from postroad.access.identity_cache import DEFAULT_TENANT
 from postroad.access.key_service import KeyService, key_record
-from postroad.access.records import TenantRecord, tenant_of
+from postroad.access.records import AwsSecret, TenantRecord, tenant_of
 from postroad.api.access import NewTenant, TenantChange, TenantNotFound, TenantState
 from postroad.governance.audit import Audit
 from postroad.governance.tenant_settings import TenantSettingsStore
@@ -45,6 +45,7 @@ class Tenants:
         self._audit, self._clock = audit, clock
         self.reserved: frozenset[str] = frozenset()
         self.deleters: Sequence[DeleteResources] = ()
+        self.assign_account: Callable[[str], Awaitable[str]] | None = None
         self._deletion_requested = asyncio.Event()
         table.on_change(self._changed)
 
@@ -88,12 +89,14 @@ class Tenants:
     async def add(self, record: TenantRecord, *, auto_create_queues: bool, auto_create_topics: bool = False) -> None:
         """Store a tenant without checks of its id and audit. Raises AlreadyExists.
 
-        The settings are stored first, so that every tenant that exists has them.
+        The settings and the AWS account id are stored first, so that every tenant that exists has them.
         """
         await self.check_unused(record.id)
         await self._tenant_settings.set_up(
             record.id, auto_create_queues=auto_create_queues, auto_create_topics=auto_create_topics
         )
+        if self.assign_account is not None:
+            await self.assign_account(record.id)
         try:
             await self._table.create(record.id, record)
         except Conflict as exc:
@@ -177,7 +180,7 @@ class Tenants:
         except PostroadError as problem:
             log.warning("tenant_not_deleted", tenant=name, code=problem.code, detail=problem.detail)
 
-    async def create_default(self, *, tenant_key: str, admin_key: str) -> bool:
+    async def create_default(self, aws_secrets: tuple[AwsSecret, ...] = (), /, *, tenant_key: str, admin_key: str) -> bool:
         """Create the tenant `default` with its key, and the platform admin key. Return False if the tenant exists.
 
         The tenant is stored last, so an interrupted start can be repeated with the same keys.
@@ -186,7 +189,7 @@ class Tenants:
             return False
         now = self._clock()
         for record in (
-            key_record(tenant_key, DEFAULT_TENANT, "first key", ALL_SCOPES, now),
+            msgspec.structs.replace(key_record(tenant_key, DEFAULT_TENANT, "first key", ALL_SCOPES, now), aws=aws_secrets),
             key_record(admin_key, None, "platform admin", ALL_SCOPES, now),
         ):
             with contextlib.suppress(Conflict):

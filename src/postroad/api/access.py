@@ -131,6 +131,7 @@ class KeyProperties(msgspec.Struct, frozen=True, rename="camel", kw_only=True, o
     rotated_until: Annotated[Timestamp | None, Meta(description="End of the grace period of the previous text.")] = None
     max_requests_per_second: int | None = None
     max_live_connections: int | None = None
+    aws_access_key_id: Annotated[str | None, Meta(description="AWS access key id, if the key has an AWS secret.")] = None
 
 
 class Key(KeyProperties, frozen=True, rename="camel", kw_only=True, omit_defaults=True):
@@ -143,6 +144,15 @@ class IssuedKey(IssuedCredential, frozen=True, rename="camel", kw_only=True):
     """`key` is the text to authenticate with. It is shown here only."""
 
     key: str
+    record: KeyProperties
+
+
+class AwsAccessKey(IssuedCredential, frozen=True, rename="camel", kw_only=True):
+    """Credentials for AWS SDKs. `secret_access_key` is shown here only."""
+
+    secret_access_key: str
+    access_key_id: str
+    account_id: str
     record: KeyProperties
 
 
@@ -207,6 +217,7 @@ class WhoAmI(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     allowed_streams: tuple[str, ...]
     allowed_services: tuple[str, ...] = ALL_RESOURCES
     expires_at: Timestamp | None
+    account_id: Annotated[str | None, Meta(description="AWS account id of the tenant.")] = None
 
 
 # JWT secrets

@@ -105,6 +105,13 @@ class RedriveRequest(msgspec.Struct, frozen=True, rename="camel", kw_only=True, 
     dry_run: DryRun = False
 
 
+class MoveRequest(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
+    """Move the messages of a queue to another one; without `to`, each dead letter to the queue that it comes from."""
+
+    to: TargetQueue | None = None
+    rate_per_second: Annotated[int, Meta(ge=1, le=500, description="Messages per second.")] = 100
+
+
 class Redriven(msgspec.Struct, frozen=True, kw_only=True):
     """Number of matching dead letters, and the task that moves them; no task after a dry run."""
 

@@ -11,6 +11,7 @@ from postroad.api.pages import Limit, Page
 from postroad.api.problems import Problem
 from postroad.kernel.clock import AwareDatetime, Timestamp
 from postroad.kernel.errors import ConflictError, InvalidRequest, NotFound
+from postroad.kernel.names import QUEUE
 
 VISIBILITY_TIMEOUT_MS_MAX = 12 * 3600 * 1000
 DELAY_MS_MAX = 15 * 86_400 * 1000
@@ -66,6 +67,11 @@ ANYWHERE = "auto"  # placement on any server
 PlacementTag = Annotated[str, Meta(min_length=1, max_length=64, pattern="^[A-Za-z0-9:_-]+$")]
 
 
+TagName = Annotated[str, Meta(min_length=1, max_length=128)]
+TagValue = Annotated[str, Meta(max_length=256)]
+TAGS_MAX = 50
+
+
 class QueueSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """Settings of a queue."""
 
@@ -83,6 +89,19 @@ class QueueSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
         tuple[RetryDelayMs, ...],
         Meta(min_length=1, max_length=32, description="Delay after each failed attempt; the last one is used for all further."),
     ] = (1_000, 5_000, 30_000, 120_000, 600_000)
+    dead_letter_queue: (
+        Annotated[
+            str,
+            Meta(
+                pattern=f"^{QUEUE.pattern}$",
+                description="Queue that dead letters are published to, instead of the tenant's dead letters. It must exist.",
+            ),
+        ]
+        | None
+    ) = None
+    delay_ms: Annotated[
+        int, Meta(ge=0, le=DELAY_MS_MAX, description="Time before the first delivery of messages that are published without one.")
+    ] = 0
     max_messages: Annotated[
         int, Meta(ge=0, le=10**12, description="Publishing fails with status 507 above this number; 0: no limit.")
     ] = 0
@@ -110,6 +129,11 @@ class QueueSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
         Annotated[int, Meta(ge=1, le=86_400 * 30, description="The queue is unhealthy if its oldest message is older than this.")]
         | None
     ) = None
+    tags: Annotated[dict[TagName, TagValue], Meta(max_length=TAGS_MAX, description="Names and values for people and tools.")] = {}
+    sqs_attributes: Annotated[
+        dict[TagName, str],
+        Meta(max_length=32, description="Attributes of the SQS API that queues have no setting for. See docs/aws.md."),
+    ] = {}
     archive: Annotated[bool, Meta(description="Not implemented yet: true is refused.")] = False
 
 
@@ -171,6 +195,7 @@ class Queue(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defa
 # Publishing
 
 HeaderName = Annotated[str, Meta(min_length=1, max_length=256)]
+HeaderType = Annotated[str, Meta(min_length=1, max_length=256)]
 IDEMPOTENCY_KEY_CHARS_MAX = 256
 IdempotencyKey = Annotated[str, Meta(min_length=1, max_length=IDEMPOTENCY_KEY_CHARS_MAX)]
 
@@ -183,7 +208,14 @@ class NewMessage(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forb
 
     payload: Annotated[msgspec.Raw, Meta(description="Any JSON.")]
     headers: dict[HeaderName, str] = {}
-    delay_ms: Annotated[int, Meta(ge=0, le=DELAY_MS_MAX, description="Time before the first delivery.")] = 0
+    header_types: Annotated[
+        dict[HeaderName, HeaderType],
+        Meta(description="Types of headers that are not `String` for SQS clients. The value of a `Binary` header is base64."),
+    ] = {}
+    delay_ms: Annotated[
+        Annotated[int, Meta(ge=0, le=DELAY_MS_MAX)] | None,
+        Meta(description="Time before the first delivery. The queue's `delayMs` if left out."),
+    ] = None
     run_at: Annotated[
         AwareDatetime | None,
         Meta(description="Time of the first delivery, up to 15 days ahead; at once if it has passed. Excludes `delayMs`."),
@@ -252,6 +284,16 @@ class PullRequest(msgspec.Struct, frozen=True, rename="camel", kw_only=True, for
     wait_ms: Annotated[int, Meta(ge=0, le=60_000, description="Long poll: how long to wait if no message is ready.")] = 0
 
 
+class DeadLetterOrigin(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True):
+    """Why a message is in a dead-letter queue: the queue that it comes from, the reason, its attempts there, and the time."""
+
+    queue: str
+    reason: str
+    attempts: int
+    dead_at: Timestamp
+    last_error: str | None = None
+
+
 class Message(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True, dict=True):
     """A leased message. `receipt_id` identifies the lease. `payload` is decoded on first access; `raw_payload` is its JSON.
 
@@ -268,6 +310,11 @@ class Message(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_de
     priority: Priority = "normal"
     correlation_id: str | None = None
     traceparent: str | None = None
+    header_types: dict[str, str] = {}
+    first_leased_at: Annotated[Timestamp | None, Meta(description="Of a message that was delivered before: the first lease.")] = (
+        None
+    )
+    dead_letter: DeadLetterOrigin | None = None
 
     @cached_property
     def payload(self) -> Any:

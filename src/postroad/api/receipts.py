@@ -30,7 +30,10 @@ class ReceiptsRequest(msgspec.Struct, frozen=True, rename="camel", kw_only=True,
 
 
 class AckRequest(ReceiptsRequest, frozen=True, kw_only=True):
-    pass
+    expired: Annotated[
+        bool,
+        Meta(description="Accept receipts whose lease has ended, too: the message is removed although it may be leased again."),
+    ] = False
 
 
 class NackRequest(ReceiptsRequest, frozen=True, kw_only=True):

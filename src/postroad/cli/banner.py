@@ -24,9 +24,9 @@ def print_banner(running: "StartupInfo") -> None:
         typer.echo(f"  {name:<8}{value}")
     if running.is_first_start:
         if sys.stdout.isatty():
-            typer.echo("\nFirst start: two keys were created. They are also in the file above:")
+            typer.echo("\nFirst start: two keys and AWS credentials were created. They are also in the file above:")
             for name, key in running.credentials.items():
                 typer.echo(f'  {name} = "{key}"')
         else:
-            typer.echo("\nFirst start: two keys were created. They are in the file above.")
+            typer.echo("\nFirst start: two keys and AWS credentials were created. They are in the file above.")
     typer.echo()

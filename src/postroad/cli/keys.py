@@ -1,10 +1,11 @@
-"""`postroad whoami`, `postroad keys enable` and `disable`."""
+"""`postroad whoami`, `postroad keys enable`, `disable` and `aws`."""
 
 from typing import Annotated
 
 import typer
 
-from postroad.cli.output import AsJson, connected, show_one
+from postroad.cli.output import AsJson, connected, print_json, show_one
+from postroad.cli.profiles import GlobalOptions, global_options, resolve_target
 from postroad.cli.rendering import show_item
 
 keys = typer.Typer(
@@ -32,7 +33,35 @@ def whoami(as_json: AsJson = False) -> None:
             buckets=me.allowed_buckets,
             streams=me.allowed_streams,
             expires=me.expires_at or "never",
+            aws_account=me.account_id,
         )
+
+
+@keys.command("aws")
+def create_aws_key(
+    key_id: KeyId,
+    grace_seconds: Annotated[int, typer.Option(help="Seconds that a previous AWS secret of the key stays valid.")] = 86_400,
+    profile: Annotated[str, typer.Option(help="Print a profile of this name for ~/.aws/config instead of variables.")] = "",
+    region: Annotated[str, typer.Option(help="Region in the output. Postroad accepts any.")] = "us-east-1",
+    as_json: AsJson = False,
+) -> None:
+    """Create AWS credentials for a key, and print them for AWS SDKs. The secret is shown once."""
+    with connected() as client:
+        issued = client.keys.create_aws_key(key_id, grace_seconds=grace_seconds)
+        values = {
+            "aws_access_key_id": issued.access_key_id,
+            "aws_secret_access_key": issued.secret_access_key,
+            "region": region,
+            "endpoint_url": resolve_target(global_options.get(GlobalOptions())).url,
+        }
+        if as_json:
+            print_json(issued)
+        elif profile:
+            typer.echo("\n".join([f"[profile {profile}]", *(f"{name} = {value}" for name, value in values.items())]))
+        else:
+            names = {"region": "AWS_DEFAULT_REGION", "endpoint_url": "AWS_ENDPOINT_URL"}
+            for name, value in values.items():
+                typer.echo(f"export {names.get(name, name.upper())}={value}")
 
 
 @keys.command("enable")

@@ -29,7 +29,8 @@ class QueueCalls(QueuesCalls):
         payload: Any,
         *,
         headers: Mapping[str, str] | None = None,
-        delay_ms: int = 0,
+        header_types: Mapping[str, str] | None = None,
+        delay_ms: int | None = None,
         run_at: Moment | None = None,
         expires_at: Moment | None = None,
         unique_key: str | None = None,
@@ -40,14 +41,16 @@ class QueueCalls(QueuesCalls):
     ) -> Call[Published]:
         """Publish a message; return once it is stored durably.
 
-        It is delivered after `delay_ms`, or at the time `run_at`, but not at `expires_at` or later. While the queue has a message
-        with the same `unique_key`, nothing is stored: the result has the ids of that message, and `duplicate` is true.
+        It is delivered after `delay_ms` (the queue's if left out), or at the time `run_at`, but not at `expires_at` or later.
+        `header_types` are those of headers that are not strings for SQS clients. While the queue has a message with the same
+        `unique_key`, nothing is stored: the result has the ids of that message, and `duplicate` is true.
         Pulls get messages with the `priority` `high` first and with `low` last.
         Without an idempotency key one is generated, so that a retry after a lost response does not publish a second message.
         With `is_repeatable=False` no key is generated, and the call is not retried.
         """
         key = idempotency_key or (str(uuid.uuid4()) if is_repeatable else None)
-        body = {"payload": payload, "headers": dict(headers or {}), "delayMs": delay_ms}
+        body = {"payload": payload, "headers": dict(headers or {})}
+        body |= given(delayMs=delay_ms, headerTypes=None if header_types is None else dict(header_types))
         body |= given(runAt=moment(run_at), expiresAt=moment(expires_at), uniqueKey=unique_key)
         body |= given(correlationId=correlation_id, idempotencyKey=key)
         if priority != "normal":  # servers of earlier versions do not know it
@@ -86,14 +89,19 @@ class QueueCalls(QueuesCalls):
         return Call(method="POST", path=_path(queue, "/pull"), body=body, response=Pulled, wait_seconds=wait_ms / 1000)
 
     @operation
-    def ack(self, queue: str, message: Leased) -> Call[Acked]:
-        """Acknowledge a message: it is not delivered again. Raises LeaseExpired, AlreadySettled, ReceiptInvalid."""
-        return Call(method="POST", path=_path(queue, "/ack"), body={"receiptId": _receipt(message)}, response=Acked)
+    def ack(self, queue: str, message: Leased, *, expired: bool = False) -> Call[Acked]:
+        """Acknowledge a message: it is not delivered again. With `expired` also if its lease has ended.
+
+        Raises LeaseExpired, AlreadySettled, ReceiptInvalid.
+        """
+        body = {"receiptId": _receipt(message)} | given(expired=expired or None)
+        return Call(method="POST", path=_path(queue, "/ack"), body=body, response=Acked)
 
     @operation
-    def ack_many(self, queue: str, messages: Sequence[Leased]) -> Call[Acked]:
+    def ack_many(self, queue: str, messages: Sequence[Leased], *, expired: bool = False) -> Call[Acked]:
         """Acknowledge messages; `results` has the outcome for each."""
-        return Call(method="POST", path=_path(queue, "/ack"), body={"receiptIds": _receipts(messages)}, response=Acked)
+        body = {"receiptIds": _receipts(messages)} | given(expired=expired or None)
+        return Call(method="POST", path=_path(queue, "/ack"), body=body, response=Acked)
 
     @operation
     def nack(

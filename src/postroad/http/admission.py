@@ -97,6 +97,13 @@ class RequestSlot:
             self._key = caller.key_id, caller.max_live_connections
         self._assign_tenant(caller.tenant)
 
+    def identify(self, caller: Caller) -> None:
+        """Assign a request to its caller that was anonymous until its body was read. Raises RateLimited."""
+        self._release_address()
+        self.assign_caller(caller)
+        if self._tenant is not None:
+            self._tenant.body_bytes += self._body_bytes
+
     def assign_tenant(self, tenant: str) -> None:
         """Assign a request without a caller. Raises RateLimited."""
         if self._admission.callers is not None:
@@ -196,11 +203,15 @@ class RequestSlot:
             tenant.requests -= 1
             tenant.body_bytes -= size
             tenant.response_bytes -= self._response_bytes
+        self._release_address()
+
+    def _release_address(self) -> None:
         if self._address is not None:
-            addresses = self._admission.addresses
-            addresses[self._address] -= 1
-            if not addresses[self._address]:
-                del addresses[self._address]
+            addresses, address = self._admission.addresses, self._address
+            self._address = None
+            addresses[address] -= 1
+            if not addresses[address]:
+                del addresses[address]
 
 
 def _refusal(kind: type[PostroadError], limit: str, detail: str) -> PostroadError:

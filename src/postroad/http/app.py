@@ -17,11 +17,12 @@ from postroad.http.client_ip import Network, client_address
 from postroad.http.loopback import check_loopback
 from postroad.http.open_sockets import OpenSockets
 from postroad.http.problems import problem_response
+from postroad.http.protocol_paths import is_protocol_path, is_protocol_request
 from postroad.http.query import parse_query
 from postroad.http.request import ClientDisconnected, Receive, Request, ResponseCycle, RevocationWatch, Scope, Send
 from postroad.http.request_body import check_json, decode_body, read_body
 from postroad.http.response import SLICE_BYTES_MAX, Response
-from postroad.http.routing import Route, Router
+from postroad.http.routing import Route, Router, error_response
 from postroad.http.security_headers import API, default_headers
 from postroad.http.streaming import send_stream
 from postroad.http.websocket_frames import check_handshake, check_origin
@@ -72,7 +73,9 @@ class AppSettings:
 
 
 class App:
-    """Serves the routes of a `Router`. `drain` ends long responses; new requests are served until the socket closes."""
+    """Serves the routes of a `Router`. `drain` ends long responses; new requests are served until the socket closes.
+    `protocol` serves requests of another wire protocol (`protocol_paths.py`).
+    """
 
     def __init__(
         self,
@@ -81,8 +84,9 @@ class App:
         settings: AppSettings,
         usage: UsageCounters | None = None,
         caller_limits: CallerLimits | None = None,
+        protocol: Route | None = None,
     ) -> None:
-        self._router, self._authenticator, self._settings = router, authenticator, settings
+        self._router, self._authenticator, self._settings, self._protocol = router, authenticator, settings, protocol
         self._usage = usage or UsageCounters()
         self._admission = Admission(settings.limits, caller_limits)
         self._overload_log_limit = LogLimit()
@@ -136,7 +140,7 @@ class App:
                 status = 499
                 return
             except Exception as error:
-                response = self._error_response(error, request_id)
+                response = self._error_response(error, request_id, route, request)
             status = response.status
             counters = self._counters_of(request, route)
             if response.socket is not None and request is not None:
@@ -171,16 +175,17 @@ class App:
         if status >= 400:
             counters.client_errors += status < 500
             counters.server_errors += status >= 500
-        self._observe(method, route.path if route else "", status, seconds, request_id)
+        operation = request.operation if request is not None else ""
+        self._observe(method, operation or (route.path if route else ""), status, seconds, request_id)
 
-    def _error_response(self, error: Exception, request_id: str) -> Response:
+    def _error_response(self, error: Exception, request_id: str, route: Route | None, request: Request | None) -> Response:
         if isinstance(error, PostroadError):
             if error.status >= 500:
                 self._log_failure(error, request_id)
-            return problem_response(error, request_id)
+            return error_response(error, route, request, request_id)
         # A bug: the response reveals the request id only.
         log.error("request_crashed", request_id=request_id, error="".join(traceback.format_exception(error)))
-        return problem_response(PostroadError("see the logs for this request id"), request_id)
+        return error_response(PostroadError("see the logs for this request id"), route, request, request_id)
 
     # Requests without a task
 
@@ -225,7 +230,7 @@ class App:
         self, request: Request, route: Route, cycle: ResponseCycle, started: float, outcome: Response | Exception
     ) -> None:
         """Send the response of a request that was started with callbacks. Does not raise."""
-        response = outcome if isinstance(outcome, Response) else self._error_response(outcome, request.request_id)
+        response = outcome if isinstance(outcome, Response) else self._error_response(outcome, request.request_id, route, request)
         counters = self._counters_of(request, route)
         try:
             body = response.encoded()
@@ -263,6 +268,8 @@ class App:
         """Raises RouteNotFound, MethodNotAllowed, InvalidParameter, MisdirectedRequest, Forbidden."""
         self._check_origin(headers)
         method, path = scope["method"], scope["path"]
+        if self._protocol is not None and is_protocol_request(method, path, scope["query_string"]):
+            return self._protocol, Request(method, path, request_id, headers, {}, receive, self.draining)
         route, parameters = self._router.find(method, path)
         if "project" in parameters:
             project_name(parameters["project"])
@@ -332,6 +339,8 @@ class App:
             slot.assign_tenant(tenant)
             return settings.body_bytes_max
         slot.assign_address(request.client)
+        if route.accepts_large_body is not None and route.accepts_large_body(request):
+            return settings.body_bytes_max
         return min(settings.anonymous_body_bytes_max, settings.body_bytes_max)
 
     def _log_failure(self, problem: PostroadError, request_id: str) -> None:
@@ -347,7 +356,10 @@ class App:
         return self._counters_by_tenant[request._caller.tenant]
 
     def _preflight(self, path: str) -> Response:
-        methods = ", ".join(self._router.methods(path)).encode()
+        if self._protocol is not None and is_protocol_path(path):
+            methods = b"GET, HEAD, OPTIONS, POST"
+        else:
+            methods = ", ".join(self._router.methods(path)).encode()
         if not methods:
             raise RouteNotFound(f"there is no route {path[:200]}")
         response = Response(status=204, headers=[(b"allow", methods)])

@@ -88,6 +88,7 @@ class Request:
     refusal: Callable[[], PostroadError] = _missing_credentials
     read_body: "Callable[[], Awaitable[None]]" = _no_body  # for authentication that depends on the body
     reauthenticate: "Callable[[str], Awaitable[Caller]] | None" = None  # on a WebSocket, with the text of another credential
+    operation: str = ""  # for metrics, where one route serves several operations
     _caller: Caller | None = None
     _watch: "Callable[[Caller], RevocationWatch] | None" = None
 
@@ -96,6 +97,12 @@ class Request:
         if self._caller is None:
             raise RuntimeError("the route has no scope, so the request was not authenticated")
         return self._caller
+
+    def identify(self, caller: Caller, watch: "Callable[[Caller], RevocationWatch]") -> None:
+        """Set the caller, which a handler has authenticated itself, and apply its limits. Raises RateLimited."""
+        self._caller, self._watch = caller, watch
+        if self.slot is not None and not caller.is_platform:
+            self.slot.identify(caller)
 
     @property
     def context(self) -> RequestContext:

@@ -7,6 +7,7 @@ from urllib.parse import unquote
 
 import msgspec
 
+from postroad.http.problems import problem_response
 from postroad.http.request import Request
 from postroad.http.response import Response
 from postroad.kernel.errors import InvalidParameter, MethodNotAllowed, PostroadError, RouteNotFound
@@ -50,6 +51,8 @@ class Route:
     route manages or observes resources; routes that carry a tenant's data (publish, consume, read or append to streams) do not.
     `token_tenant`, on a route without a scope: the tenant of a signed token that the handler checks, None without a valid one;
     then the limits of anonymous requests apply.
+    `accepts_large_body`, on a route without a scope whose handler authenticates by the body: whether the limit of the body is
+    that of authenticated requests. `error_response` makes the response to an error, in place of a problem.
     `body_ids` are the names of ids in the body and their fields, for the operator's hook: then the body is read before it is
     called. `is_websocket`: the handler returns a response with a `socket`; other requests than handshakes are refused before.
     `is_unlimited`: the route responds when the limits on open requests are reached, as health checks must.
@@ -86,6 +89,8 @@ class Route:
     token_tenant: Callable[[Request], str | None] | None = None
     is_unlimited: bool = False
     is_websocket: bool = False
+    accepts_large_body: Callable[[Request], bool] | None = None
+    error_response: "Callable[[PostroadError, Request | None, str], Response] | None" = None
     body_ids: tuple[tuple[str, str], ...] = ()
     prepare: Callable[[Request], Start | None] | None = None
     action: str = ""  # name of the operation for the operator's hook; default: that of the handler
@@ -239,3 +244,10 @@ def _decode(segment: str) -> str:
 def allowed_methods(routes: Iterable[str]) -> list[str]:
     methods = set(routes) | {"OPTIONS"}
     return sorted(methods | {"HEAD"}) if "GET" in methods else sorted(methods)
+
+
+def error_response(problem: PostroadError, route: Route | None, request: Request | None, request_id: str) -> Response:
+    """The response to an error: a problem, unless the route makes its own."""
+    if route is not None and route.error_response is not None:
+        return route.error_response(problem, request, request_id)
+    return problem_response(problem, request_id)

@@ -23,10 +23,11 @@ class RouteRequirement(StrEnum):
 
 
 class Credential(StrEnum):
-    """The kind of credential of a caller. `EMIT`: an emit token of a service;
-    `HOOK`: accepted by the operator's hook; `NONE`: anonymous."""
+    """The kind of credential of a caller. `AWS`: a signature with the secret of an AWS access key. `EMIT`: an emit token of a
+    service; `HOOK`: accepted by the operator's hook; `NONE`: anonymous."""
 
     KEY = "key"
+    AWS = "aws"
     JWT = "jwt"
     TOKEN = "token"  # noqa: S105  # not a secret
     EMIT = "emit"

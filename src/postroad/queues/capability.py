@@ -33,6 +33,7 @@ from postroad.queues.gauges import QueueGauges, SamplePublisher
 from postroad.queues.lease_log import LeaseLog, lease_stream
 from postroad.queues.lifecycle import QUEUES_BUCKET, QueueLifecycle
 from postroad.queues.message_locator import MessageLocator
+from postroad.queues.message_moves import MOVE, MessageMover
 from postroad.queues.message_routes import MessageRoutes
 from postroad.queues.progress import ProgressReports
 from postroad.queues.publishing import Publisher
@@ -94,7 +95,7 @@ class QueuesCapability(Capability):
         )
         self.lease_log = LeaseLog(connection, committers, self.table, clock)
         self._waiting = WaitingPulls(connection, lambda: self.consumer.waiting_pulls())
-        self._stats = QueueStatsReader(connection, self.dead_letters, self.lease_log, self._waiting, self.throughput, clock)
+        self.stats_reader = QueueStatsReader(connection, self.dead_letters, self.lease_log, self._waiting, self.throughput, clock)
         self.lifecycle = QueueLifecycle(
             connection,
             self.table,
@@ -111,7 +112,7 @@ class QueuesCapability(Capability):
             committers,
             self.lifecycle,
             self.table,
-            self._stats,
+            self.stats_reader,
             outbox,
             self.throughput,
             clock,
@@ -134,14 +135,15 @@ class QueuesCapability(Capability):
             clock,
         )
         self._progress = ProgressReports(self.consumer, outbox, clock)
-        self._browser = QueueBrowser(connection, self._stats, self.lease_log, outbox, platform.audit, clock)
+        self.browser = QueueBrowser(connection, self.stats_reader, self.lease_log, outbox, platform.audit, clock)
         self._redriver = Redriver(self.lifecycle, self.publisher, self.dead_letters, platform.tasks, outbox)
+        self.mover = MessageMover(self.lifecycle, self.publisher, self.consumer, self.stats_reader, platform.tasks, outbox)
         self._gauges = QueueGauges(connection)
         sample_seconds = settings.section(TelemetrySettings).sample_seconds
         self._sampler = QueueSampler(
             connection,
             self.table,
-            self._stats,
+            self.stats_reader,
             self.throughput,
             outbox,
             platform.identities.tenant_ids,
@@ -161,12 +163,12 @@ class QueuesCapability(Capability):
 
     def routes(self) -> Sequence[Route]:
         chosen = self.platform.settings.section(QueuesSettings)
-        queues = QueueRoutes(self.lifecycle, self._browser, self._stats)
-        messages = MessageRoutes(self.lifecycle, self.publisher, self._browser, batch_max=chosen.batch_messages_max)
+        queues = QueueRoutes(self.lifecycle, self.browser, self.stats_reader)
+        messages = MessageRoutes(self.lifecycle, self.publisher, self.browser, batch_max=chosen.batch_messages_max)
         consuming = ConsumingRoutes(
             self.consumer, self._progress, self.platform.tenant_settings, wait_ms_max=chosen.pull_wait_ms_max
         )
-        dead_letters = DeadLetterRoutes(self.lifecycle, self.dead_letters, self._redriver)
+        dead_letters = DeadLetterRoutes(self.lifecycle, self.dead_letters, self._redriver, self.mover)
         return [*queues.table(), *messages.table(), *consuming.table(), *dead_letters.table()]
 
     def background_jobs(self) -> Sequence[BackgroundJob]:
@@ -182,7 +184,7 @@ class QueuesCapability(Capability):
         )
 
     def task_handlers(self) -> Mapping[str, Handler]:
-        return {REDRIVE: self._redriver.run}
+        return {REDRIVE: self._redriver.run, MOVE: self.mover.run}
 
     async def flush(self) -> None:
         await self.lease_log.flush()

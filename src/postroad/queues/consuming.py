@@ -1,7 +1,8 @@
 """Pulling: deliveries become leases. Delivery is at least once."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import structlog
 
@@ -26,6 +27,8 @@ from postroad.queues.rules import is_last_attempt
 _UNREADABLE_RETRY_MS = 3_600_000
 _SLICE_BYTES_MAX = 256 * 1024  # of payloads that are decoded without a pause
 
+T = TypeVar("T")
+
 log = structlog.get_logger("postroad.queues")
 
 
@@ -36,6 +39,21 @@ class Consumer(LeaseOperations):
         self, context: RequestContext, queue: str, *, count: int, visibility_timeout_ms: int | None, wait_ms: int
     ) -> list[Message]:
         """Lease up to `count` messages; wait up to `wait_ms` for the first. Raises QueueNotFound, EngineUnavailable."""
+        return await self.pull_as(
+            message_of, context, queue, count=count, visibility_timeout_ms=visibility_timeout_ms, wait_ms=wait_ms
+        )
+
+    async def pull_as(
+        self,
+        make: "Callable[[StoredMessage, int, str, int], T]",
+        context: RequestContext,
+        queue: str,
+        *,
+        count: int,
+        visibility_timeout_ms: int | None,
+        wait_ms: int,
+    ) -> list[T]:
+        """Like `pull`, with messages made of the stored one, the attempt, the receipt and the time of the first lease."""
         record = self._lifecycle.cached(context.tenant, queue) or await self._lifecycle.find(context.tenant, queue)
         loop = asyncio.get_running_loop()
         until = loop.time() + wait_ms / 1000
@@ -43,27 +61,33 @@ class Consumer(LeaseOperations):
             visibility_timeout_ms = record.settings.visibility_timeout_ms or 0
         while not record.has_priority:
             deliveries = await self._pull_consumer(record).pull(count, max(0.0, until - loop.time()))
-            messages = await self._lease(record, context, deliveries, visibility_timeout_ms)
+            messages = await self._lease(make, record, context, deliveries, visibility_timeout_ms)
             if messages:
                 return messages
             # Nothing, although there is time left: all deliveries became dead letters or were expired, or the queue has changed.
             record = self._lifecycle.cached(context.tenant, queue) or record
             if not deliveries and (not record.has_priority or loop.time() >= until):
                 return messages
-        return await self._pull_in_order(record, context, count, visibility_timeout_ms, until)
+        return await self._pull_in_order(make, record, context, count, visibility_timeout_ms, until)
 
     async def _pull_in_order(
-        self, record: QueueRecord, context: RequestContext, count: int, visibility_timeout_ms: int, until: float
-    ) -> list[Message]:
+        self,
+        make: "Callable[[StoredMessage, int, str, int], T]",
+        record: QueueRecord,
+        context: RequestContext,
+        count: int,
+        visibility_timeout_ms: int,
+        until: float,
+    ) -> list[T]:
         """Lease messages in the order of their priorities."""
         loop, pulling = asyncio.get_running_loop(), self._ordered_pull(record)
         while True:
             groups = await pulling.pull(count, until - loop.time())
-            messages: list[Message] = []
+            messages: list[T] = []
             while groups:
                 priority, deliveries = groups.pop(0)
                 try:
-                    messages += await self._lease(record, context, deliveries, visibility_timeout_ms, priority)
+                    messages += await self._lease(make, record, context, deliveries, visibility_timeout_ms, priority)
                 except BaseException:
                     await pulling.release(groups)
                     raise
@@ -74,16 +98,18 @@ class Consumer(LeaseOperations):
 
     async def _lease(
         self,
+        make: "Callable[[StoredMessage, int, str, int], T]",
         record: QueueRecord,
         context: RequestContext,
         deliveries: Sequence[Delivery],
         visibility_timeout_ms: int,
         priority: Priority = "normal",
-    ) -> list[Message]:
+    ) -> list[T]:
         """Lease the deliveries. Messages without attempts left become dead letters; expired ones are deleted."""
         now, loop_now = self._clock(), asyncio.get_running_loop().time()
         has_consumer_lease = 0 < visibility_timeout_ms == record.consumer_lease_ms
-        messages: list[Message] = []
+        messages: list[T] = []
+        retention_ms = record.settings.retention_ms
         leased: list[JobEvent] = []
         leases: list[tuple[DeliveryRef, bytes]] = []
         transitions: list[Transition] = []
@@ -96,7 +122,9 @@ class Consumer(LeaseOperations):
                 unread_bytes = 0
                 await self._let_others_run(pull_consumer, deliveries)
             stored = _readable(one, record)
-            if stored is not None and 0 < stored.expires <= now:
+            if stored is not None and (
+                0 < stored.expires <= now or (retention_ms and one.ref.stored_at_ns // 1_000_000 + retention_ms <= now)
+            ):
                 expired.append((one.ref, ACK))
                 continue
             if stored is not None and is_last_attempt(record.settings, one.ref.attempt - 1):
@@ -107,9 +135,10 @@ class Consumer(LeaseOperations):
             if stored is None:
                 transitions.append(transition_of(one.ref, Step.RETRIED, now, now + _UNREADABLE_RETRY_MS))
             else:
-                transitions.append(transition_of(one.ref, Step.LEASED, now, now + visibility_timeout_ms))
+                first_ms = now if one.ref.attempt == 1 else self._lease_log.first_lease_ms(record, one.ref.stream_sequence) or now
+                transitions.append(transition_of(one.ref, Step.LEASED, now, now + visibility_timeout_ms, first_ms=first_ms))
                 receipt = _receipt(one.ref, stored, now, now + visibility_timeout_ms, priority)
-                messages.append(message_of(stored, one.ref.attempt, self._signer.sign(record.owner, receipt.to_bytes())))
+                messages.append(make(stored, one.ref.attempt, self._signer.sign(record.owner, receipt.to_bytes()), first_ms))
                 if receipt.attempt == 1:
                     metrics.queue_wait.observe(max(0, now - stored.at) / 1000)
                 leased.append(job_events.leased(record, receipt, stored.at))

@@ -150,7 +150,8 @@ class ConsumingRoutes:
     async def ack(self, request: Request) -> Response:
         body: AckRequest = request.body
         receipts = body.receipt_list()
-        errors = await self._consumer.ack(request.context, request.parameters["queue"], receipts)
+        queue = request.parameters["queue"]
+        errors = await self._consumer.ack(request.context, queue, receipts, accepts_expired=body.expired)
         return _ack_response(body, receipts, errors)
 
     def prepare_ack(self, request: Request) -> Start | None:

@@ -11,10 +11,12 @@ from postroad.api.dead_letters import (
     DeadLetterQuery,
     DeadMessage,
     DeadPage,
+    MoveRequest,
     Redriven,
     RedriveRequest,
 )
 from postroad.api.queues import BODY_MAX, MessageNotFound, Purged, QueueNotFound
+from postroad.api.tasks import Task
 from postroad.http.request import Request
 from postroad.http.response import Response
 from postroad.http.routing import Command, Route
@@ -23,6 +25,7 @@ from postroad.kernel.identity import Scope
 from postroad.kernel.json import invalid_field
 from postroad.queues.dead_letters import DeadLetters
 from postroad.queues.lifecycle import QueueLifecycle
+from postroad.queues.message_moves import MessageMover
 from postroad.queues.records import QueueRecord, dead_message_of
 from postroad.queues.redrive import Redriver
 from postroad.tasks.rules import task_of
@@ -31,8 +34,8 @@ _TAG = "Dead letters"
 
 
 class DeadLetterRoutes:
-    def __init__(self, lifecycle: QueueLifecycle, dead_letters: DeadLetters, redriver: Redriver) -> None:
-        self._lifecycle, self._dead_letters, self._redriver = lifecycle, dead_letters, redriver
+    def __init__(self, lifecycle: QueueLifecycle, dead_letters: DeadLetters, redriver: Redriver, mover: MessageMover) -> None:
+        self._lifecycle, self._dead_letters, self._redriver, self._mover = lifecycle, dead_letters, redriver, mover
 
     def table(self) -> Sequence[Route]:
         dlq, errors = "/v1/queues/{queue}/dlq", (QueueNotFound, EngineUnavailable)
@@ -97,6 +100,23 @@ class DeadLetterRoutes:
             ),
             Route(
                 "POST",
+                "/v1/queues/{queue}/move",
+                self.move_messages,
+                Scope.WRITE,
+                "Move the messages of a queue to another one",
+                _TAG,
+                body=MoveRequest,
+                response=Task,
+                status=202,
+                errors=(PreconditionFailed, *errors),
+                description="Starts a task that consumes the queue at the given rate; see /v1/tasks. Without `to`, messages of "
+                "a dead-letter queue return to the queues that they come from. One move per queue is active at a time.",
+                sdk="queues.move",
+                cli=Command("queues move"),
+                allows_admin=True,
+            ),
+            Route(
+                "POST",
                 f"{dlq}/purge",
                 self.purge_dead_letters,
                 Scope.WRITE,
@@ -149,6 +169,9 @@ class DeadLetterRoutes:
         _check_range(body.filter)
         count, task = await self._redriver.start(request.context, request.parameters["queue"], body)
         return Response(Redriven(count=count, task=task_of(task) if task else None), status=202 if task else 200)
+
+    async def move_messages(self, request: Request) -> Response:
+        return Response(task_of(await self._mover.start(request.context, request.parameters["queue"], request.body)), status=202)
 
     async def purge_dead_letters(self, request: Request) -> Response:
         body: DeadLetterPurgeRequest = request.body

@@ -3,28 +3,34 @@
 One stream per tenant, one subject per message, of which the stream keeps the latest: a message that is dead-lettered twice, as
 after a crash between storing it and acknowledging its delivery, exists once. It is found, redriven and deleted by its id. A
 dead letter that is stored again gets another sequence, so deleting by sequence never deletes a newer one.
+
+With the setting `deadLetterQueue` they are messages of that queue instead, with their origin. The operations here find those of
+one source among them.
 """
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 import structlog
 
 from postroad.api.dead_letters import DeadGroup, DeadLetterFilter
-from postroad.api.queues import MessageFilter, MessageNotFound
+from postroad.api.queues import DeadLetterOrigin, MessageFilter, MessageNotFound
 from postroad.governance.audit import Audit
 from postroad.jetstream import stream_reader
 from postroad.jetstream.bucket import Bucket
 from postroad.jetstream.commit import Committers, PendingMessage
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import StreamSpec, delete_message, delete_stream, ensure_stream, purge_stream, stream_info
-from postroad.jetstream.stream_reader import Entry
+from postroad.jetstream.stream_reader import Entry, time_ms
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.context import RequestContext
 from postroad.kernel.names import dead_stream, escape
 from postroad.queues.filters import CompiledFilter
+from postroad.queues.message_writes import message_write
 from postroad.queues.records import (
     DeadLetter,
     Failure,
@@ -74,6 +80,12 @@ class DeadLetters:
         self._connection, self._committers, self._failures = connection, committers, failures
         self._audit, self._clock, self._replicas = audit, clock, replicas
         self._ensured: set[str] = set()
+        self.find_queue: Callable[[str, str], QueueRecord | None] = lambda _tenant, _name: None
+
+    def queue_of(self, record: QueueRecord) -> QueueRecord | None:
+        """The dead-letter queue of a queue, None if it has none or it does not exist any more."""
+        name = record.settings.dead_letter_queue
+        return None if name is None else self.find_queue(record.tenant, name)
 
     async def ensure_stream(self, tenant: str) -> None:
         """Create the tenant's stream of dead letters, with its first queue."""
@@ -140,6 +152,11 @@ class DeadLetters:
         )
         # The id contains the sequence in the queue: a redriven message that is dead-lettered again is not a duplicate.
         unique_id = f"{record.incarnation}/{sequence}/{attempts}"
+        queue = self.queue_of(record)
+        if queue is not None:
+            write = message_write(queue, _with_origin(message, record.name, letter), 0, unique_id)
+            await self._committers.of(queue.stream).append(write, uses_reserve=True)
+            return letter
         pending = PendingMessage(f"{record.dead_subject}.{message.id}", msgspec.json.encode(letter), unique_id)
         ack = await self._committers.of(record.dead_stream).append(pending, uses_reserve=True)
         entry = await stream_reader.at(self._connection, record.dead_stream, ack.sequence) if ack.is_duplicate else None
@@ -156,22 +173,24 @@ class DeadLetters:
         limit: int,
         from_sequence: int = 1,
     ) -> ScanResult[StoredDeadLetter]:
-        compiled = CompiledFilter(wanted)
-        return await scan(
-            self._connection, _range(record, wanted, from_sequence), lambda entry: _read(entry, compiled, wanted), limit
-        )
+        compiled, read = CompiledFilter(wanted), self._reader(record)
+        scanned = self._range(record, wanted, from_sequence)
+        return await scan(self._connection, scanned, lambda entry: read(entry, compiled, wanted), limit)
+
+    def _reader(self, record: QueueRecord) -> "Callable[[Entry, CompiledFilter, DeadLetterFilter], StoredDeadLetter | None]":
+        return _read if self.queue_of(record) is None else partial(_read_queued, record.name)
 
     async def _reasons(
         self, record: QueueRecord, wanted: DeadLetterFilter, limit: int, from_sequence: int
     ) -> ScanResult[tuple[str, int]]:
         """Like `page`, but only the reason and the time of each dead letter."""
-        compiled = CompiledFilter(wanted)
+        compiled, read = CompiledFilter(wanted), self._reader(record)
 
         def convert(entry: Entry) -> tuple[str, int] | None:
-            found = _read(entry, compiled, wanted)
+            found = read(entry, compiled, wanted)
             return None if found is None else (found.letter.reason, found.letter.dead_at)
 
-        return await scan(self._connection, _range(record, wanted, from_sequence), convert, limit, bytes_max=None)
+        return await scan(self._connection, self._range(record, wanted, from_sequence), convert, limit, bytes_max=None)
 
     async def groups(
         self, record: QueueRecord, wanted: DeadLetterFilter, from_sequence: int
@@ -186,6 +205,11 @@ class DeadLetters:
 
     async def find(self, record: QueueRecord, message_id: str) -> StoredDeadLetter:
         """Raises MessageNotFound."""
+        if self.queue_of(record) is not None:
+            page = await self.page(record, DeadLetterFilter(message_id=message_id), limit=1)
+            if page.items:
+                return page.items[0]
+            raise MessageNotFound(f"{message_id[:64]!r} is not among the dead letters of {record.name!r}")
         entry = None
         if message_id.replace("-", "").isalnum() and message_id.isascii():
             entry = await stream_reader.last(self._connection, record.dead_stream, f"{record.dead_subject}.{message_id}")
@@ -196,16 +220,18 @@ class DeadLetters:
 
     async def has(self, record: QueueRecord, message_id: str) -> bool:
         """True if the message is among the dead letters of the queue."""
+        if self.queue_of(record) is not None:
+            return bool((await self.page(record, DeadLetterFilter(message_id=message_id), limit=1)).items)
         return await stream_reader.last(self._connection, record.dead_stream, f"{record.dead_subject}.{message_id}") is not None
 
     async def count(self, record: QueueRecord, wanted: DeadLetterFilter | None = None) -> int:
         """The number of dead letters that match; without a filter, of all."""
-        if wanted is None or wanted.is_empty:
+        if self.queue_of(record) is None and (wanted is None or wanted.is_empty):
             page = await stream_reader.read(self._connection, record.dead_stream, f"{record.dead_subject}.*", 1, 1)
             return len(page.entries) + page.remaining
         count, position = 0, 1
         while True:
-            found = await self._reasons(record, wanted, _COUNT_CHUNK_SIZE, position)
+            found = await self._reasons(record, wanted or _EVERY, _COUNT_CHUNK_SIZE, position)
             count += len(found.items)
             if found.next_sequence is None:
                 return count
@@ -213,7 +239,7 @@ class DeadLetters:
 
     async def last_sequence(self, record: QueueRecord) -> int:
         """The highest sequence stored so far."""
-        info = await stream_info(self._connection, record.dead_stream)
+        info = await stream_info(self._connection, self._stream(record))
         return info.state.last_seq if info else 0
 
     # Deleting
@@ -228,7 +254,7 @@ class DeadLetters:
         """Delete the dead letters that match, and return their number."""
         if is_dry_run:
             return await self.count(record, wanted)
-        if wanted.is_empty:
+        if wanted.is_empty and self.queue_of(record) is None:
             count = await self.count(record)
             if not count:
                 return 0
@@ -246,7 +272,7 @@ class DeadLetters:
 
     async def remove(self, record: QueueRecord, sequence: int) -> None:
         """Delete the dead letter with this sequence. Idempotent."""
-        await delete_message(self._connection, record.dead_stream, sequence, timeout=5)
+        await delete_message(self._connection, self._stream(record), sequence, timeout=5)
 
     async def remove_all(self, record: QueueRecord) -> int:
         """Delete the dead letters of a queue, and return their number."""
@@ -256,10 +282,52 @@ class DeadLetters:
         """Delete everything that is stored here for a queue, its cancelled messages included."""
         await purge_stream(self._connection, record.dead_stream, f"{record.dead_subject}.>")
 
+    def _stream(self, record: QueueRecord) -> str:
+        queue = self.queue_of(record)
+        return record.dead_stream if queue is None else queue.stream
 
-def _range(record: QueueRecord, wanted: DeadLetterFilter, from_sequence: int) -> ScanRange:
-    since, until = (None if time is None else epoch_ms(time) for time in (wanted.since, wanted.until))
-    return ScanRange(record.dead_stream, (f"{record.dead_subject}.*",), from_sequence, since, until)
+    def _range(self, record: QueueRecord, wanted: DeadLetterFilter, from_sequence: int) -> ScanRange:
+        since, until = (None if time is None else epoch_ms(time) for time in (wanted.since, wanted.until))
+        queue = self.queue_of(record)
+        subjects = (f"{record.dead_subject}.*",) if queue is None else queue.ready_subjects
+        return ScanRange(self._stream(record), subjects, from_sequence, since, until)
+
+
+def _with_origin(message: StoredMessage, queue: str, letter: DeadLetter) -> StoredMessage:
+    origin = DeadLetterOrigin(
+        queue=queue,
+        reason=letter.reason,
+        attempts=letter.attempts,
+        dead_at=rfc3339(letter.dead_at),
+        last_error=letter.last_error,
+    )
+    return msgspec.structs.replace(message, dead=origin, expires=0, unique="", priority="normal")
+
+
+def _read_queued(source: str, entry: Entry, compiled: CompiledFilter, wanted: DeadLetterFilter) -> StoredDeadLetter | None:
+    """The dead letter of a message in a dead-letter queue, None if it comes from another queue or does not match."""
+    if not compiled.may_match(entry.payload):
+        return None
+    try:
+        message = read_message(entry.payload)
+    except ValueError:
+        return None
+    origin = message.dead
+    if origin is None or origin.queue != source or not compiled.matches(message):
+        return None
+    if (wanted.reason is not None and origin.reason != wanted.reason) or (
+        wanted.error is not None and wanted.error not in (origin.last_error or origin.reason)
+    ):
+        return None
+    letter = DeadLetter(
+        v=1,
+        reason=origin.reason,
+        last_error=origin.last_error,
+        attempts=origin.attempts,
+        dead_at=time_ms(origin.dead_at),
+        message=msgspec.Raw(entry.payload),
+    )
+    return StoredDeadLetter(entry.sequence, letter, message)
 
 
 def _read(entry: Entry, compiled: CompiledFilter = _ANY, wanted: DeadLetterFilter = _EVERY) -> StoredDeadLetter | None:

@@ -135,6 +135,11 @@ class LeaseLog:
         queue.advance(self._clock())
         return queue.lease_of(sequence)
 
+    def first_lease_ms(self, record: QueueRecord, sequence: int) -> int | None:
+        """The time of the first lease of a message, None if it is not known any more."""
+        queue = self._queues.get(record.incarnation)
+        return None if queue is None else queue.first_lease_ms(sequence)
+
     def queue(self, record: QueueRecord) -> QueueLeases | None:
         """The states of a queue; None if nothing is known of it."""
         return self._queues.get(record.incarnation)

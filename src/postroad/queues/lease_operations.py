@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from postroad.api.queues import AlreadySettled, JobWasCancelled, LeaseExpired, Priority, QueueNotFound, ReceiptInvalid
 from postroad.api.receipts import NackRequest
-from postroad.crypto.signing import SignatureInvalid, Signer
-from postroad.jetstream import stream_reader
+from postroad.crypto.signing import Signer
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.deliveries import ACK, Acknowledgement, DeliveryRef, nak
 from postroad.jetstream.management import consumer_state
@@ -28,6 +27,7 @@ from postroad.queues.dead_letters import DeadLetters
 from postroad.queues.lease_log import LeaseLog
 from postroad.queues.lease_states import Step, Transition
 from postroad.queues.lifecycle import QueueLifecycle
+from postroad.queues.receipt_verification import ReceiptVerification
 from postroad.queues.records import (
     MAX_ATTEMPTS_REACHED,
     DeadLetter,
@@ -43,7 +43,6 @@ from postroad.telemetry.outbox import Outbox
 
 REJECTED = "rejected by the consumer"
 _NACK_STEPS = {"retry": Step.RETRIED, "requeue": Step.REQUEUED, "dlq": Step.DEAD_LETTERED}
-_SETTLED_BY = {Step.RETRIED: "nack `retry`", Step.REQUEUED: "nack `requeue`", Step.DEAD_LETTERED: "nack `dlq`"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,7 @@ class AckedReceipts(NamedTuple):
 OnAcked = Callable[[Exception | None], None]
 
 
-class LeaseOperations:
+class LeaseOperations(ReceiptVerification):
     """Operations with receipts, and on the deliveries of a queue."""
 
     def __init__(
@@ -94,12 +93,20 @@ class LeaseOperations:
                 waiting[stream] = waiting.get(stream, 0) + ordered.waiting
         return waiting
 
-    async def ack(self, context: RequestContext, queue: str, receipt_ids: Sequence[str]) -> list[PostroadError | None]:
+    async def ack(
+        self, context: RequestContext, queue: str, receipt_ids: Sequence[str], *, accepts_expired: bool = False
+    ) -> list[PostroadError | None]:
         """Return once none of the messages can be delivered again; the error of each invalid receipt. Idempotent.
 
+        `accepts_expired`: any receipt of a message removes it, also after its lease has ended.
         Raises QueueNotFound, EngineUnavailable.
         """
         record, receipts = await self._verify(context, queue, receipt_ids, Step.ACKED)
+        if accepts_expired:
+            receipts = [
+                await self._expired_receipt(record, text) if isinstance(one, LeaseExpired | AlreadySettled) else one
+                for one, text in zip(receipts, receipt_ids, strict=True)
+            ]
         valid = [receipt for receipt in receipts if isinstance(receipt, Receipt)]
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.start_ack(AckedReceipts(context, record, valid), partial(resolve, future))
@@ -159,6 +166,15 @@ class LeaseOperations:
             problem = error
         on_acked(problem)
 
+    async def remove(self, context: RequestContext, queue: str, receipt_ids: Sequence[str]) -> None:
+        """Remove messages that were stored elsewhere: their jobs have not ended. Raises QueueNotFound, EngineUnavailable."""
+        record, receipts = await self._verify(context, queue, receipt_ids, Step.ACKED)
+        valid = [receipt for receipt in receipts if isinstance(receipt, Receipt)]
+        await self._acknowledge(record, [(receipt, ACK) for receipt in valid])
+        now = self._clock()
+        self._lease_log.record(record, [transition_of(receipt, Step.ACKED, now) for receipt in valid])
+        self._throughput.add_completed(record.stream, len(valid))
+
     async def nack(
         self, context: RequestContext, queue: str, receipt_ids: Sequence[str], request: NackRequest
     ) -> list[PostroadError | None]:
@@ -190,16 +206,6 @@ class LeaseOperations:
             ]
         await self._lease_log.commit(record, transitions)
         return outcomes
-
-    async def _stored(self, record: QueueRecord, receipts: Sequence[Receipt]) -> list[Entry | None]:
-        """The messages of the receipts; None for each that is not in the queue any more."""
-        entries = await asyncio.gather(
-            *(stream_reader.at(self._connection, record.stream, one.stream_sequence) for one in receipts)
-        )
-        return [
-            entry if entry is not None and entry.at_ms == receipt.stored_at_ns // 1_000_000 else None
-            for receipt, entry in zip(receipts, entries, strict=True)
-        ]
 
     async def _reject(
         self, record: QueueRecord, context: RequestContext, receipt: Receipt, entry: Entry | None, request: NackRequest
@@ -254,14 +260,26 @@ class LeaseOperations:
         self._lease_log.record(record, [Transition(sequence, max(1, attempt), Step.ACKED, self._clock())])
 
     async def extend(
-        self, context: RequestContext, queue: str, receipt_ids: Sequence[str], visibility_timeout_ms: int
+        self,
+        context: RequestContext,
+        queue: str,
+        receipt_ids: Sequence[str],
+        visibility_timeout_ms: int,
+        *,
+        follows_extensions: bool = False,
     ) -> list[ExtendedLease | PostroadError]:
         """Extend the leases to `visibility_timeout_ms` from now; a new receipt, or the error, for each receipt.
 
-        The old receipt stays valid until its own deadline, or until the new one if that is earlier.
+        The old receipt stays valid until its own deadline, or until the new one if that is earlier. With `follows_extensions` it
+        is accepted as long as the lease lasts, as extended with another receipt of the same delivery.
         Raises QueueNotFound, EngineUnavailable.
         """
         record, receipts = await self._verify(context, queue, receipt_ids, Step.EXTENDED)
+        if follows_extensions:
+            receipts = [
+                self._extended_receipt(record, text) or one if isinstance(one, LeaseExpired) else one
+                for one, text in zip(receipts, receipt_ids, strict=True)
+            ]
         verified = [receipt for receipt in receipts if isinstance(receipt, Receipt)]
         present = {
             receipt for receipt, entry in zip(verified, await self._stored(record, verified), strict=True) if entry is not None
@@ -314,33 +332,6 @@ class LeaseOperations:
         self._lease_log.record(record, extended)
         if shortened:
             await self._lease_log.commit(record, shortened)
-
-    async def _verify(
-        self, context: RequestContext, queue: str, receipt_ids: Sequence[str], step: Step
-    ) -> tuple[QueueRecord, list[Receipt | PostroadError | None]]:
-        """The receipts of a request for `step`: None for each for which that was done before, or its error."""
-        record = self._lifecycle.cached(context.tenant, queue) or await self._lifecycle.find(context.tenant, queue)
-        return record, [self._verify_receipt(record, receipt_id, step) for receipt_id in receipt_ids]
-
-    def _verify_receipt(self, record: QueueRecord, receipt_id: str, step: Step) -> Receipt | PostroadError | None:
-        try:
-            receipt = Receipt.from_bytes(self._signer.verify(record.owner, receipt_id))
-        except (SignatureInvalid, ValueError):
-            return ReceiptInvalid("this is not a receipt of this queue")
-        deadline = receipt.deadline_ms
-        leases = self._lease_log.queue(record)
-        nacked = None if leases is None else leases.nack_of(receipt.stream_sequence, receipt.attempt)
-        if nacked is not None and nacked.step == Step.SHORTENED:
-            deadline = min(deadline, nacked.until_ms)
-        if self._clock() > deadline:
-            return LeaseExpired(f"the lease ended at {rfc3339(deadline)}")
-        if nacked is not None and nacked.step != Step.SHORTENED:
-            if nacked.step == step:
-                return None
-            return AlreadySettled(f"the lease was ended with {_SETTLED_BY[Step(nacked.step)]} at {rfc3339(nacked.at_ms)}")
-        if leases is not None and leases.is_delivered_again(receipt.stream_sequence, receipt.attempt):
-            return LeaseExpired("the message was delivered again")
-        return receipt
 
     async def _remove_dead(
         self,
@@ -409,9 +400,10 @@ def _delay_ms(record: QueueRecord, receipt: Receipt, request: NackRequest) -> in
 
 
 def transition_of(
-    delivery: DeliveryRef | Receipt, step: Step, at_ms: int, until_ms: int = 0, receipt_until_ms: int = 0
+    delivery: DeliveryRef | Receipt, step: Step, at_ms: int, until_ms: int = 0, receipt_until_ms: int = 0, *, first_ms: int = 0
 ) -> Transition:
-    return Transition(delivery.stream_sequence, delivery.attempt, step, at_ms, until_ms, receipt_until_ms)
+    first_ms = 0 if first_ms == at_ms else first_ms
+    return Transition(delivery.stream_sequence, delivery.attempt, step, at_ms, until_ms, receipt_until_ms, first_ms)
 
 
 def _gone(receipt: Receipt) -> AlreadySettled:

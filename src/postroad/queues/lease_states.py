@@ -49,6 +49,7 @@ class Transition(msgspec.Struct, frozen=True, array_like=True):
     at_ms: int
     until_ms: int = 0
     receipt_until_ms: int = 0
+    first_ms: int = 0  # the first lease of the message, if it is not that of this delivery
 
     @property
     def rank(self) -> tuple[int, bool, int, int, int]:
@@ -70,6 +71,7 @@ class QueueLeases:
     def __init__(self) -> None:
         self._latest: dict[int, Transition] = {}  # by sequence
         self._nacks: dict[tuple[int, int], Transition] = {}  # by sequence and attempt
+        self._first: dict[int, int] = {}  # by sequence: the first lease of messages that were leased or extended again
         self._ends: list[tuple[int, int, Transition]] = []  # a heap
         self._order = count()
         self._now = 0
@@ -96,11 +98,26 @@ class QueueLeases:
             if not is_end and (before == transition or before.rank > transition.rank):  # the end is the common case
                 return
             self._count(before, -1)
+        self._remember_first(transition, before)
         self._latest[transition.sequence] = transition
         self._count(transition, 1)
         self._schedule(transition, self._now)
         if len(self._ends) > 2 * len(self._latest) + _ENDS_MIN:
             self._rebuild_ends()
+
+    def _remember_first(self, transition: Transition, before: Transition | None) -> None:
+        sequence = transition.sequence
+        if transition.step >= Step.DEAD_LETTERED:
+            self._first.pop(sequence, None)
+        elif transition.first_ms or before is not None:
+            known = (self._first.get(sequence), transition.first_ms, _leased_at(before) if before is not None else 0)
+            if first := min((one for one in known if one), default=0):
+                self._first[sequence] = first
+
+    def first_lease_ms(self, sequence: int) -> int | None:
+        """The time of the first lease of a message, None if it is not known any more."""
+        first, latest = self._first.get(sequence), self._latest.get(sequence)
+        return first or (_leased_at(latest) if latest is not None else 0) or None
 
     def _count(self, transition: Transition, change: int) -> None:
         if transition.step in LIVE:
@@ -114,6 +131,7 @@ class QueueLeases:
     def _purge(self, transition: Transition) -> None:
         self._purged = transition
         latest, self._latest, self._ends = self._latest, {}, []
+        self._first = {}
         self._leased = self._retrying = self._overdue = 0
         for one in latest.values():
             self.apply(one)
@@ -168,6 +186,11 @@ class QueueLeases:
         found = self._latest.get(sequence)
         return found is not None and found.attempt > attempt
 
+    def latest_attempt(self, sequence: int) -> int:
+        """The latest known delivery of a message, 0 if none is."""
+        found = self._latest.get(sequence)
+        return 0 if found is None else found.attempt
+
     def forget_overdue(self, before_ms: int) -> None:
         """Forget messages whose lease ended before this time: JetStream does not have them any more."""
         for one in [one for one in self._latest.values() if one.step in LIVE and one.until_ms < before_ms]:
@@ -177,6 +200,7 @@ class QueueLeases:
     def sweep(self, now_ms: int) -> bool:
         """Drop what is no longer needed; true if nothing is left."""
         self.advance(now_ms)
+        self._first = {sequence: first for sequence, first in self._first.items() if sequence in self._latest}
         self._nacks = {key: one for key, one in self._nacks.items() if one.receipt_until_ms >= now_ms}
         for key in list(self._nacks)[: max(0, len(self._nacks) - _SETTLED_MAX)]:
             del self._nacks[key]
@@ -186,13 +210,20 @@ class QueueLeases:
         """A snapshot from which the state can be built again."""
         if self._purged is not None:
             yield self._purged
-        yield from self._latest.values()
+        for latest in self._latest.values():
+            first = self._first.get(latest.sequence)
+            yield latest if not first else msgspec.structs.replace(latest, first_ms=first)
         for transition in self._nacks.values():
             if transition.step != Step.SHORTENED or transition.sequence in self._latest:  # else the message is gone
                 yield transition
 
     def __len__(self) -> int:
         return len(self._latest) + len(self._nacks)
+
+
+def _leased_at(transition: Transition) -> int:
+    """The time of the first lease, if this transition has it."""
+    return transition.first_ms or (transition.at_ms if transition.step == Step.LEASED and transition.attempt == 1 else 0)
 
 
 def _end(transition: Transition, now_ms: int) -> int:

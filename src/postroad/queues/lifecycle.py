@@ -1,5 +1,6 @@
 """Queue lifecycle: create, look up, update, pause, list, delete."""
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
@@ -8,8 +9,9 @@ from msgspec import UNSET
 from postroad.api.queues import ANYWHERE, Priority, QueueNotFound, StrictQueueSettings
 from postroad.governance.audit import Audit
 from postroad.governance.tenant_settings import TenantSettingsStore
+from postroad.jetstream import stream_reader
 from postroad.jetstream.connection import Connection
-from postroad.jetstream.management import StreamSpec, ensure_stream, pause_consumer
+from postroad.jetstream.management import StreamSpec, ensure_stream, pause_consumer, purge_stream, stream_info
 from postroad.jetstream.pull_consumer import ensure_work_consumer
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.jetstream.stream_lifecycle import INCARNATION, RecordState, StreamLifecycle
@@ -47,6 +49,7 @@ class QueueLifecycle:
         self._connection, self._table, self._outbox, self._clock = connection, table, outbox, clock
         self._tenant_settings, self._audit = tenant_settings, audit
         self._dead_letters, self._schemas, self._replicas = dead_letters, schemas, replicas
+        dead_letters.find_queue = self.cached
         self._streams = StreamLifecycle(connection, table, clock, ensure=self._ensure_streams, release=dead_letters.remove_queue)
 
     def cached(self, tenant: str, name: str) -> QueueRecord | None:
@@ -106,14 +109,34 @@ class QueueLifecycle:
         record, _ = await self._apply(context, name, make)
         return record
 
+    async def modify(
+        self, context: RequestContext, name: str, make: Callable[[QueueRecord | None], StrictQueueSettings]
+    ) -> tuple[QueueRecord, bool]:
+        """Create the queue or change its settings to `make(record)`, which may raise; the queue and whether it is new.
+
+        The record is the present one: if another process changes it meanwhile, `make` is called again. Raises like `put`.
+        """
+        if queue_name(name).startswith("_"):
+            raise InvalidParameter("names that start with '_' are reserved")
+        return await self._apply(context, name, make)
+
     async def _check_settings(self, context: RequestContext, settings: StrictQueueSettings) -> None:
         """Raises BodyInvalid for settings that cannot be put into effect."""
         if settings.archive:
             raise invalid_field("$.archive", "payloads cannot be archived yet; leave it out")
         if settings.geo not in (None, ANYWHERE) and not self._connection.is_clustered:
             raise invalid_field("$.geo", f"{settings.geo!r} is unknown: a single server has no placement tags")
+        if settings.dead_letter_queue is not None:
+            await self._check_dead_letter_queue(context, settings.dead_letter_queue)
         if settings.schema is not None:
             await self._schemas.check_schema(context.tenant, settings.schema)
+
+    async def _check_dead_letter_queue(self, context: RequestContext, name: str) -> None:
+        if context.caller.may_use("queue", name):
+            with contextlib.suppress(QueueNotFound):
+                await self.find(context.tenant, name)
+                return
+        raise invalid_field("$.deadLetterQueue", f"there is no queue {name[:100]!r}")
 
     async def _apply(
         self, context: RequestContext, name: str, make: Callable[[QueueRecord | None], StrictQueueSettings]
@@ -125,6 +148,8 @@ class QueueLifecycle:
         async def apply(known: QueueRecord | None) -> QueueRecord:
             nonlocal wanted
             wanted = make(known)
+            if wanted.dead_letter_queue == name:
+                raise invalid_field("$.deadLetterQueue", "a queue cannot be its own dead-letter queue")
             if known is None:
                 return await self._create(key, context, name, wanted)
             return known if wanted == known.settings else await self._update(key, context, known, wanted)
@@ -173,7 +198,19 @@ class QueueLifecycle:
         )
         _check_in_flight(changed)
         audited = self._audit.change(context, "queue.change", known.name, before=known.settings, after=settings)
-        return await self._streams.update(key, changed, audited)
+        updated = await self._streams.update(key, changed, audited)
+        if settings.retention_ms > 0 and not 0 < known.settings.retention_ms <= settings.retention_ms:
+            await self._purge_older(updated)
+        return updated
+
+    async def _purge_older(self, record: QueueRecord) -> None:
+        """Delete the messages that a shorter retention leaves out. Those that it ends later are not delivered any more."""
+        since = self._clock() - record.settings.retention_ms
+        for subject in record.ready_subjects:
+            info = await stream_info(self._connection, record.stream)
+            kept = await stream_reader.read_since(self._connection, record.stream, subject, since, 1)
+            before = kept.entries[0].sequence if kept.entries else info.state.last_seq + 1 if info is not None else 1
+            await purge_stream(self._connection, record.stream, subject, before=before)
 
     def _check_count(self, tenant: str) -> None:
         count = self._table.count_under(f"{tenant}.")
@@ -280,6 +317,18 @@ class QueueLifecycle:
             raise QueueNotFound(f"there is no queue {name!r}")
         self._outbox.record(context, _changed_event(changed[1], is_new=False))
         return changed[1]
+
+    async def claim_purge(self, record: QueueRecord, interval_ms: int) -> bool:
+        """Note that the queue is purged now; false if that was noted less than an interval ago."""
+        now, is_claimed = self._clock(), False
+
+        def claimed(known: QueueRecord) -> QueueRecord:
+            nonlocal is_claimed
+            is_claimed = now - known.purged_at_ms >= interval_ms
+            return msgspec.structs.replace(known, purged_at_ms=now) if is_claimed else known
+
+        await self._table.change(_key(record.tenant, record.name), claimed)
+        return is_claimed
 
     async def recover_all(self) -> int:
         """Finish interrupted creations and deletions; return how many there were. For the control role."""

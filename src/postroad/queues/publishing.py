@@ -332,11 +332,13 @@ class Publisher:
             unique="" if new.unique_key is None else unique_token(new.unique_key),
             priority=new.priority,
             headers=new.headers,
+            types=new.header_types,
             corr=new.correlation_id,
             trace=context.traceparent,
+            by=context.caller.key_id,
             payload=new.payload,
         )
-        delay_ms = delay_ms_of(new, now)
+        delay_ms = delay_ms_of(new, now, record.settings.delay_ms)
         write = message_write(record, message, delay_ms)
         if new.idempotency_key is None:
             return PendingPublish(new, message, delay_ms, (write,), "")
@@ -413,7 +415,7 @@ class Publisher:
         """
         if any(message.unique for message, _ in messages):
             record = await self._lifecycle.with_feature(record, UNIQUE)
-        changes: dict[str, Any] = {"expires": 0}
+        changes: dict[str, Any] = {"expires": 0, "dead": None}
         if record.settings.max_in_flight:
             changes["priority"] = "normal"
         elif any(message.priority != "normal" for message, _ in messages):

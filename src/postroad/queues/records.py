@@ -7,7 +7,16 @@ from typing import Any
 import msgspec
 
 from postroad.api.dead_letters import DeadMessage
-from postroad.api.queues import Message, PeekedMessage, Priority, Published, Queue, QueueStats, StrictQueueSettings
+from postroad.api.queues import (
+    DeadLetterOrigin,
+    Message,
+    PeekedMessage,
+    Priority,
+    Published,
+    Queue,
+    QueueStats,
+    StrictQueueSettings,
+)
 from postroad.jetstream.stream_lifecycle import StreamOwner
 from postroad.kernel.clock import rfc3339
 from postroad.kernel.ids import check_id, id_bytes, id_text
@@ -26,6 +35,7 @@ class QueueRecord(StreamOwner, frozen=True, kw_only=True):
     features: tuple[str, ...] = ()  # that its messages use, and its consumer is configured for
     consumer_lease_ms: int = 0  # the lease that its consumer gives by itself (0: none), as of its creation
     replicas: int | None = None  # that the engine keeps; None in records of earlier versions
+    purged_at_ms: int = 0  # by an API that limits how often
 
     @property
     def stream(self) -> str:
@@ -117,8 +127,11 @@ class StoredMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     unique: str = ""
     priority: Priority = "normal"
     headers: dict[str, str] = {}
+    types: dict[str, str] = {}  # of headers that are not strings for SQS clients
     corr: str | None = None
     trace: str | None = None
+    by: str = ""  # id of the key that published it
+    dead: DeadLetterOrigin | None = None  # of a message in a dead-letter queue
     payload: msgspec.Raw
 
 
@@ -289,7 +302,7 @@ def published_of(message: StoredMessage, *, is_duplicate: bool = False) -> Publi
     return Published(message_id=message.id, job_id=message.job, enqueued_at=rfc3339(message.at), duplicate=is_duplicate)
 
 
-def message_of(stored: StoredMessage, attempt: int, receipt_id: str) -> Message:
+def message_of(stored: StoredMessage, attempt: int, receipt_id: str, first_leased_ms: int = 0) -> Message:
     return Message(
         receipt_id=receipt_id,
         message_id=stored.id,
@@ -301,6 +314,9 @@ def message_of(stored: StoredMessage, attempt: int, receipt_id: str) -> Message:
         priority=stored.priority,
         correlation_id=stored.corr,
         traceparent=stored.trace,
+        header_types=stored.types,
+        first_leased_at=rfc3339(first_leased_ms) if attempt > 1 else None,
+        dead_letter=stored.dead,
     )
 
 

@@ -20,6 +20,7 @@ PULL_ORDERS: tuple[tuple[Priority, ...], ...] = (
     *(_BY_PRIORITY,) * 4,
     ("low", "high", "normal"),
 )
+_JSON_BYTES_MAX = 6 * 1024 * 1024  # of a text with escapes: the engine takes messages of 8 MiB
 _CONSUMER_LEASE_MS_MIN, _CONSUMER_LEASE_MS_MAX = 1_000, 60_000
 
 
@@ -55,14 +56,28 @@ def check_message(message: NewMessage, limits: MessageLimits, bytes_max: int, no
         _check_run_at(message, now_ms, path)
     if message.expires_at is not None:
         _check_expiry(message, now_ms, path)
-    if len(bytes(message.payload)) > bytes_max:
-        raise TooLarge(f"the payload at {path}.payload has {len(bytes(message.payload))} bytes; at most {bytes_max} are allowed")
+    size = len(bytes(message.payload))
+    if size > bytes_max and (size := _text_bytes(bytes(message.payload))) > bytes_max:
+        raise TooLarge(f"the payload at {path}.payload has {size} bytes; at most {bytes_max} are allowed")
+    untyped = next((name for name in message.header_types if name not in message.headers), None)
+    if untyped is not None:
+        raise invalid_field(f"{path}.headerTypes", f"there is no header {untyped[:100]!r}")
     if not message.headers:
         return
     if len(message.headers) > limits.headers_max:
         raise invalid_field(f"{path}.headers", f"{len(message.headers)} headers; at most {limits.headers_max} are allowed")
     if sum(len(name.encode()) + len(value.encode()) for name, value in message.headers.items()) > limits.headers_bytes_max:
         raise invalid_field(f"{path}.headers", f"names and values are over {limits.headers_bytes_max} bytes together")
+
+
+def _text_bytes(payload: bytes) -> int:
+    """The size of a payload. That of a JSON string is the size of its text: quotes and escapes do not count."""
+    if payload[:1] != b'"' or len(payload) > _JSON_BYTES_MAX:
+        return len(payload)
+    try:
+        return len(msgspec.json.decode(payload, type=str).encode())
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return len(payload)
 
 
 def _check_run_at(message: NewMessage, now_ms: int, path: str) -> None:
@@ -85,9 +100,11 @@ def expires_at_ms(message: NewMessage) -> int:
     return 0 if message.expires_at is None else epoch_ms(message.expires_at)
 
 
-def delay_ms_of(message: NewMessage, now_ms: int) -> int:
+def delay_ms_of(message: NewMessage, now_ms: int, default_ms: int = 0) -> int:
     """The time before the first delivery. A `runAt` that has passed is now."""
-    return message.delay_ms if message.run_at is None else max(0, epoch_ms(message.run_at) - now_ms)
+    if message.run_at is not None:
+        return max(0, epoch_ms(message.run_at) - now_ms)
+    return default_ms if message.delay_ms is None else message.delay_ms
 
 
 def epoch_ms(time: datetime) -> int:
@@ -103,13 +120,15 @@ def body_hash(message: NewMessage) -> str:
     fields: dict[str, Any] = {
         "payload": payload,
         "headers": message.headers,
-        "delayMs": message.delay_ms,
+        "delayMs": message.delay_ms or 0,
         "correlationId": message.correlation_id,
     }
     if message.run_at is not None:  # hashes of messages without it stay as they are stored
         fields["runAt"] = epoch_ms(message.run_at)
     if message.expires_at is not None:
         fields["expiresAt"] = epoch_ms(message.expires_at)
+    if message.header_types:
+        fields["headerTypes"] = message.header_types
     if message.unique_key is not None:
         fields["uniqueKey"] = message.unique_key
     if message.priority != "normal":

@@ -65,7 +65,7 @@ class QueueStatsReader:
         first, delayed, dead = await asyncio.gather(
             self._first(record, record.ready_subjects) if consumer.num_pending or consumer.num_ack_pending else _constant([]),
             self._delayed(record),
-            self._dead_letters.count(record) if has_dead_letters else _constant(0),
+            self._dead_letters.count(record) if has_dead_letters and record.settings.dead_letter_queue is None else _constant(0),
         )
         oldest_at_ms = min((page.entries[0].at_ms for page in first if page.entries), default=None)
         rate = self._throughput.rate(record.stream)

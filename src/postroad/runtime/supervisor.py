@@ -19,9 +19,11 @@ from typing import TypeVar
 import structlog
 from prometheus_client.multiprocess import mark_process_dead
 
+from postroad.access.aws_keys import new_secret
 from postroad.access.capability import AccessCapability
 from postroad.access.identity_cache import DEFAULT_TENANT
-from postroad.access.keys import PLATFORM_PREFIX, TENANT_PREFIX, new_key
+from postroad.access.keys import PLATFORM_PREFIX, TENANT_PREFIX, key_id_of, new_key
+from postroad.access.records import AWS_PREFIX
 from postroad.access.settings import AccessSettings
 from postroad.container import Role, build, connection_settings, group_sync, platform_keys, prepare_engine, running_platform
 from postroad.http.tls import TlsCertificate
@@ -276,6 +278,9 @@ def _pipeline_requirements() -> list[tuple[str, bool]]:
     ]
 
 
+_CREDENTIALS = ("tenant_key", "admin_key", "aws_access_key_id", "aws_secret_access_key")
+
+
 async def _first_start(settings: Settings) -> tuple[dict[str, str], bool]:
     """Prepare the engine; on a fresh one create the first tenant and keys. The operator's copy is written first."""
     async with running_platform(settings, "postroad-setup") as platform:
@@ -285,7 +290,9 @@ async def _first_start(settings: Settings) -> tuple[dict[str, str], bool]:
         if await platform.identities.tenant(DEFAULT_TENANT) is not None:
             return _read_credentials(settings.data_dir), False
         credentials = _read_credentials(settings.data_dir) or _write_credentials(settings.data_dir)
-        await access.tenants.create_default(**credentials)
+        secret, key_id = credentials.get("aws_secret_access_key"), key_id_of(credentials["tenant_key"]) or ""
+        aws = (access.aws_keys.encrypted(key_id, secret, platform.clock()),) if secret else ()
+        await access.tenants.create_default(aws, tenant_key=credentials["tenant_key"], admin_key=credentials["admin_key"])
         return credentials, True
 
 
@@ -294,12 +301,18 @@ def _read_credentials(data_dir: Path) -> dict[str, str]:
     if not path.exists():
         return {}
     stored = tomllib.loads(path.read_text())
-    return {name: stored[name] for name in ("tenant_key", "admin_key") if name in stored}
+    return {name: stored[name] for name in _CREDENTIALS if name in stored}
 
 
 def _write_credentials(data_dir: Path) -> dict[str, str]:
-    credentials = {"tenant_key": new_key(TENANT_PREFIX), "admin_key": new_key(PLATFORM_PREFIX)}
-    text = "# The operator's copy; Postroad itself stores only hashes. Written on the first start.\n"
+    tenant_key = new_key(TENANT_PREFIX)
+    credentials = {
+        "tenant_key": tenant_key,
+        "admin_key": new_key(PLATFORM_PREFIX),
+        "aws_access_key_id": f"{AWS_PREFIX}{key_id_of(tenant_key)}",
+        "aws_secret_access_key": new_secret(),
+    }
+    text = "# The operator's copy; Postroad itself stores hashes of keys and encrypted AWS secrets. Written on the first start.\n"
     write_private(data_dir / "credentials.toml", text + "".join(f'{name} = "{key}"\n' for name, key in credentials.items()))
     return credentials
 

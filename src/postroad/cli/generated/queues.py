@@ -28,6 +28,16 @@ def put_queues(
         str | None,
         typer.Option("--retry-delays-ms", help="Delay after each failed attempt; the last one is used for all further."),
     ] = None,
+    dead_letter_queue: Annotated[
+        str | None,
+        typer.Option(
+            "--dead-letter-queue",
+            help="Queue that dead letters are published to, instead of the tenant's dead letters. It must exist.",
+        ),
+    ] = None,
+    delay_ms: Annotated[
+        int | None, typer.Option("--delay-ms", help="Time before the first delivery of messages that are published without one.")
+    ] = None,
     max_messages: Annotated[
         int | None, typer.Option("--max-messages", help="Publishing fails with status 507 above this number; 0: no limit.")
     ] = None,
@@ -52,6 +62,11 @@ def put_queues(
         int | None,
         typer.Option("--expected-drain-seconds", help="The queue is unhealthy if its oldest message is older than this."),
     ] = None,
+    tags: Annotated[str | None, typer.Option("--tags", help="Names and values for people and tools.")] = None,
+    sqs_attributes: Annotated[
+        str | None,
+        typer.Option("--sqs-attributes", help="Attributes of the SQS API that queues have no setting for. See docs/aws.md."),
+    ] = None,
     archive: Annotated[bool, typer.Option("--archive", help="Not implemented yet: true is refused.")] = False,
     as_json: AsJson = False,
     wide: Wide = False,
@@ -69,12 +84,16 @@ def put_queues(
                 dedupe_window_ms=dedupe_window_ms,
                 max_attempts=max_attempts,
                 retry_delays_ms=numbers(retry_delays_ms),
+                dead_letter_queue=dead_letter_queue,
+                delay_ms=delay_ms,
                 max_messages=max_messages,
                 max_in_flight=max_in_flight,
                 replicas=replicas,
                 geo=geo,
                 schema=json_value(schema, "schema"),
                 expected_drain_seconds=expected_drain_seconds,
+                tags=json_value(tags, "tags"),
+                sqs_attributes=json_value(sqs_attributes, "sqs_attributes"),
                 archive=archive,
             ),
             as_json,
@@ -106,3 +125,20 @@ def resume_queues(queue: Annotated[str, typer.Argument(help="Name of the queue."
     """Resume deliveries of a queue."""
     with connected() as client:
         show_done(client.queues.resume(queue), as_json, f"resumed {queue}")
+
+
+@queues.command("move")
+def move_queues(
+    queue: Annotated[str, typer.Argument(help="Name of the queue.")],
+    to: Annotated[str | None, typer.Option("--to", help="Another queue. The queue of the dead letters if left out.")] = None,
+    rate_per_second: Annotated[int | None, typer.Option("--rate-per-second", help="Messages per second.")] = None,
+    as_json: AsJson = False,
+    wide: Wide = False,
+) -> None:
+    """Move the messages of a queue to another one.
+
+    Starts a task that consumes the queue at the given rate; see /v1/tasks. Without `to`, messages of a dead-letter
+    queue return to the queues that they come from. One move per queue is active at a time.
+    """
+    with connected() as client:
+        show_item(client.queues.move(queue, to=to, rate_per_second=rate_per_second), as_json, wide=wide)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from msgspec import UNSET, UnsetType
 
-from postroad.api.access import IssuedKey, Key, KeyPage, WhoAmI
+from postroad.api.access import AwsAccessKey, IssuedKey, Key, KeyPage, WhoAmI
 from postroad.client.calls import AsyncNamespace, Call, Pages, SyncNamespace, operation, pages
 from postroad.client.encoding import Moment, body_of, moment, segment
 from postroad.kernel.identity import Scope
@@ -122,6 +122,27 @@ class KeysCalls:
         return Call(
             method="POST", path=f"/api/control/keys/{segment(key)}/rotate", body=body, response=IssuedKey, is_repeatable=False
         )
+
+    @operation
+    def create_aws_key(self, key: str, *, grace_seconds: int | None = None) -> Call[AwsAccessKey]:
+        """Create AWS credentials for a key.
+
+        For AWS SDKs: the access key id follows from the key's id, and the secret is shown once. A previous secret stays
+        valid for the grace period. The credentials have its scopes and restrictions, and end with it. Raises
+        PreconditionFailed, KeyNotFound.
+        """
+        body = body_of({"graceSeconds": grace_seconds})
+        return Call(
+            method="POST", path=f"/api/control/keys/{segment(key)}/aws", body=body, response=AwsAccessKey, is_repeatable=False
+        )
+
+    @operation
+    def delete_aws_key(self, key: str) -> Call[None]:
+        """Delete the AWS credentials of a key.
+
+        Requests signed with them are refused from then on. The key itself stays valid. Raises KeyNotFound.
+        """
+        return Call(method="DELETE", path=f"/api/control/keys/{segment(key)}/aws")
 
     @operation
     def delete(self, key: str) -> Call[None]:

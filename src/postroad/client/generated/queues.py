@@ -7,6 +7,7 @@ from msgspec import UNSET, UnsetType
 
 from postroad.api.queue_list import QueuePage
 from postroad.api.queues import PeekedMessage, PeekPage, Purged, Queue
+from postroad.api.tasks import Task
 from postroad.client.calls import AsyncNamespace, Call, Pages, SyncNamespace, operation, pages
 from postroad.client.encoding import Moment, body_of, moment, segment
 
@@ -118,12 +119,16 @@ class QueuesCalls:
         dedupe_window_ms: int | None = None,
         max_attempts: int | None = None,
         retry_delays_ms: Sequence[int] | None = None,
+        dead_letter_queue: str | None = None,
+        delay_ms: int | None = None,
         max_messages: int | None = None,
         max_in_flight: int | None = None,
         replicas: int | None = None,
         geo: str | None = None,
         schema: Mapping[str, Any] | None = None,
         expected_drain_seconds: int | None = None,
+        tags: Mapping[str, str] | None = None,
+        sqs_attributes: Mapping[str, str] | None = None,
         archive: bool = False,
     ) -> Call[Queue]:
         """Create a queue or replace its settings.
@@ -137,12 +142,16 @@ class QueuesCalls:
                 "dedupeWindowMs": dedupe_window_ms,
                 "maxAttempts": max_attempts,
                 "retryDelaysMs": retry_delays_ms,
+                "deadLetterQueue": dead_letter_queue,
+                "delayMs": delay_ms,
                 "maxMessages": max_messages,
                 "maxInFlight": max_in_flight,
                 "replicas": replicas,
                 "geo": geo,
                 "schema": schema,
                 "expectedDrainSeconds": expected_drain_seconds,
+                "tags": tags,
+                "sqsAttributes": sqs_attributes,
                 "archive": archive or None,
             }
         )
@@ -158,12 +167,16 @@ class QueuesCalls:
         dedupe_window_ms: int | UnsetType | None = UNSET,
         max_attempts: int | UnsetType | None = UNSET,
         retry_delays_ms: Sequence[int] | UnsetType | None = UNSET,
+        dead_letter_queue: str | UnsetType | None = UNSET,
+        delay_ms: int | UnsetType | None = UNSET,
         max_messages: int | UnsetType | None = UNSET,
         max_in_flight: int | UnsetType | None = UNSET,
         replicas: int | UnsetType | None = UNSET,
         geo: str | UnsetType | None = UNSET,
         schema: Mapping[str, Any] | UnsetType | None = UNSET,
         expected_drain_seconds: int | UnsetType | None = UNSET,
+        tags: Mapping[str, str] | UnsetType | None = UNSET,
+        sqs_attributes: Mapping[str, str] | UnsetType | None = UNSET,
         archive: bool | UnsetType | None = UNSET,
     ) -> Call[Queue]:
         """Change settings of a queue.
@@ -178,12 +191,16 @@ class QueuesCalls:
                 "dedupeWindowMs": dedupe_window_ms,
                 "maxAttempts": max_attempts,
                 "retryDelaysMs": retry_delays_ms,
+                "deadLetterQueue": dead_letter_queue,
+                "delayMs": delay_ms,
                 "maxMessages": max_messages,
                 "maxInFlight": max_in_flight,
                 "replicas": replicas,
                 "geo": geo,
                 "schema": schema,
                 "expectedDrainSeconds": expected_drain_seconds,
+                "tags": tags,
+                "sqsAttributes": sqs_attributes,
                 "archive": archive,
             },
         )
@@ -266,6 +283,17 @@ class QueuesCalls:
                 response=PeekPage,
             )
         )
+
+    @operation
+    def move(self, queue: str, *, to: str | None = None, rate_per_second: int | None = None) -> Call[Task]:
+        """Move the messages of a queue to another one.
+
+        Starts a task that consumes the queue at the given rate; see /v1/tasks. Without `to`, messages of a dead-letter
+        queue return to the queues that they come from. One move per queue is active at a time. Raises PreconditionFailed,
+        QueueNotFound.
+        """
+        body = body_of({"to": to, "ratePerSecond": rate_per_second})
+        return Call(method="POST", path=f"/v1/queues/{segment(queue)}/move", body=body, response=Task, is_repeatable=False)
 
 
 class Queues(QueuesCalls, SyncNamespace):

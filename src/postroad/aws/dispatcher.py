@@ -1,0 +1,173 @@
+"""The entry of AWS requests: finds protocol, operation, caller and input, runs the operation and encodes the response."""
+
+import math
+import traceback
+from collections.abc import Mapping
+
+import structlog
+
+from postroad.access.accounts import Accounts
+from postroad.access.authentication import RequestAuthenticator
+from postroad.aws import json_protocol, metrics, query_protocol
+from postroad.aws.authentication import AwsAuthentication, Identity
+from postroad.aws.calls import Action, Call, check_required
+from postroad.aws.errors import QUEUE_MISSING, AwsError, aws_error, view_of
+from postroad.aws.model import ServiceModel, Values, service_model
+from postroad.aws.policies import is_allowed
+from postroad.aws.resource_names import queue_arn, queue_path
+from postroad.http.request import ClientDisconnected, Request
+from postroad.http.response import Response
+from postroad.http.routing import Route
+from postroad.kernel.errors import PostroadError
+
+_TARGET = b"x-amz-target"
+_DEFAULT_SERVICE = "sqs"
+
+log = structlog.get_logger("postroad.aws")
+
+
+class AwsDispatcher:
+    """`actions` has the served operations by service and name."""
+
+    def __init__(
+        self,
+        actions: Mapping[str, Mapping[str, Action]],
+        authentication: AwsAuthentication,
+        authenticator: RequestAuthenticator,
+        accounts: Accounts,
+        public_url: str | None,
+    ) -> None:
+        self._actions, self._authentication, self._authenticator = actions, authentication, authenticator
+        self._accounts, self._public_url = accounts, public_url
+
+    def route(self) -> Route:
+        return Route(
+            "POST",
+            "/aws",
+            self.handle,
+            None,
+            "AWS operation",
+            "AWS",
+            raw_body=True,
+            accepts_large_body=self._authentication.accepts_large_body,
+            error_response=error_response,
+        )
+
+    async def handle(self, request: Request) -> Response:
+        """Serve one request. Errors are responses: a bug is 500, everything that a caller can cause is not."""
+        form: dict[str, str] | None = None
+        model: ServiceModel | None = None
+        try:
+            if _TARGET not in request.headers:
+                form = query_protocol.parse_form(request.body or request.query_string)
+                if request.method == "POST" and request.query_string:
+                    form = {**query_protocol.parse_form(request.query_string), **form}
+            action = self._find(request, form)
+            model = action.operation.model
+            request.operation = action.route.path
+            return await self._run(request, action, form)
+        except AwsError as error:
+            return _error(error, model, request)
+        except PostroadError as problem:
+            if problem.status >= 500:
+                log.warning("aws_request_failed", request_id=request.request_id, code=problem.code, detail=problem.detail)
+            return _error(aws_error(problem), model, request)
+        except ClientDisconnected:
+            raise
+        except Exception:
+            log.error("aws_request_crashed", request_id=request.request_id, error=traceback.format_exc())
+            return _error(AwsError("InternalFailure", "The request failed because of an internal error."), model, request)
+
+    def _find(self, request: Request, form: Mapping[str, str] | None) -> Action:
+        """The operation of a request. Raises AwsError."""
+        if form is None:
+            prefix, _, name = request.headers[_TARGET].decode("latin-1").partition(".")
+            for service, known in self._actions.items():
+                if service_model(service).target == prefix and name in known:
+                    return known[name]
+            raise AwsError("UnknownOperationException", f"The operation {name[:100]} is not known.", 404)
+        name = form.get("Action", "")
+        if not name:
+            raise AwsError("MissingAction", "The request must contain the parameter Action.")
+        found = [one[name] for one in self._actions.values() if name in one]
+        version = form.get("Version")
+        chosen = next((one for one in found if version in (None, one.operation.model.version)), None)
+        if chosen is None:
+            raise AwsError("InvalidAction", f"The action {name[:100]} is not valid for this endpoint.")
+        return chosen
+
+    async def _run(self, request: Request, action: Action, form: Mapping[str, str] | None) -> Response:
+        operation = action.operation
+        identity = await self._authentication.identify(request, operation.model.service)
+        values: Values = {}
+        queue_account, queue, fault = "", "", None
+        try:
+            values = _input(request, action, form)
+            if action.has_queue:
+                queue_account, queue = queue_path(values["QueueUrl"])
+                request.parameters = {"queue": queue}
+        except AwsError as error:  # reported to authorized callers only
+            fault = error
+        caller = await self._authenticator.authorize(request, action.route, identity.text, identity.caller)
+        request.identify(caller, self._authenticator.watch)
+        if fault is not None:
+            raise fault
+        account = await self._accounts.of(caller.tenant)
+        if queue and (queue_account != account or not caller.may_use("queue", queue)):
+            raise AwsError("QueueDoesNotExist", QUEUE_MISSING)
+        _check_policy(identity, action, account, queue)
+        base_url = self._public_url or f"{request.scheme}://{request.header(b'host') or 'localhost'}"
+        call = Call(request, request.context, values, queue, identity, account, base_url.rstrip("/"))
+        result = await action.run(call)
+        metrics.calls.labels(operation.model.service, operation.name).inc()
+        return _result(action, result, request, is_json=form is None)
+
+
+def _input(request: Request, action: Action, form: Mapping[str, str] | None) -> Values:
+    """The input of the operation. Raises AwsError."""
+    operation = action.operation
+    values = json_protocol.decode(operation, request.body or b"") if form is None else query_protocol.decode(operation, form)
+    if action.has_queue and "QueueUrl" not in values and request.path != "/":
+        values["QueueUrl"] = request.path
+    check_required(operation, values)
+    return values
+
+
+def _check_policy(identity: Identity, action: Action, account: str, queue: str) -> None:
+    """Raises AwsError if the policy of a session does not allow the operation."""
+    if identity.policy is None or action.operation.model.service == "sts":
+        return
+    # A batch needs the permission of the single operation, as in AWS.
+    name = action.operation.label.removesuffix("Batch")
+    if not is_allowed(identity.policy, name, queue_arn(identity.region, account, queue or "*")):
+        raise AwsError("AccessDenied", f"The session policy does not allow the action {name} on this resource.")
+
+
+def _result(action: Action, values: Values | None, request: Request, *, is_json: bool) -> Response:
+    headers = [(b"x-amzn-requestid", request.request_id.encode())]
+    if is_json:
+        return Response(json_protocol.encode(values), media=json_protocol.MEDIA, headers=headers)
+    body = query_protocol.encode(action.operation, values, request.request_id)
+    return Response(body, media=query_protocol.MEDIA, headers=headers)
+
+
+def error_response(problem: PostroadError, request: Request | None, request_id: str) -> Response:
+    """The response to an error that was raised before or outside the handler."""
+    return _respond(aws_error(problem), None, request is None or _TARGET in request.headers, request_id)
+
+
+def _error(error: AwsError, model: ServiceModel | None, request: Request) -> Response:
+    return _respond(error, model, _TARGET in request.headers, request.request_id)
+
+
+def _respond(error: AwsError, model: ServiceModel | None, is_json: bool, request_id: str) -> Response:
+    model = model or service_model(_DEFAULT_SERVICE)
+    view = view_of(error, model)
+    metrics.errors.labels(view.code if view.is_modelled or view.status != 400 else "other").inc()
+    headers = [(b"x-amzn-requestid", request_id.encode())]
+    if view.retry_after is not None:
+        headers.append((b"retry-after", str(max(1, math.ceil(view.retry_after))).encode()))
+    if is_json:
+        body, more = json_protocol.encode_error(view, model)
+        return Response(body, view.status, json_protocol.MEDIA, [*headers, *more])
+    return Response(query_protocol.encode_error(view, model, request_id), view.status, query_protocol.MEDIA, headers)

@@ -1,0 +1,38 @@
+"""Queue URLs and ARNs. Pure."""
+
+import re
+from urllib.parse import unquote, urlsplit
+
+from postroad.aws.errors import QUEUE_MISSING, AwsError
+
+_PATH = re.compile(r"/([0-9]{12})/([^/]{1,200})/?")
+_ARN = re.compile(r"arn:aws[a-z-]*:(sqs|sns):[a-z0-9-]*:([0-9]{12}):(.{1,256})")
+
+
+def queue_path(text: str) -> tuple[str, str]:
+    """Account and name in a queue URL, of which only the path counts. Raises AwsError."""
+    try:
+        path = urlsplit(text).path
+    except ValueError:
+        path = ""
+    found = _PATH.fullmatch(unquote(path)) if "%" in path else _PATH.fullmatch(path)
+    if found is None:
+        raise AwsError("InvalidAddress", f"The address {text[:100]} is not valid for this endpoint.", 404)
+    return found[1], found[2]
+
+
+def queue_arn(region: str, account: str, name: str) -> str:
+    return f"arn:aws:sqs:{region}:{account}:{name}"
+
+
+def queue_of_arn(arn: str, account: str, parameter: str) -> str:
+    """The name of a queue of this account; the region does not count. Raises AwsError."""
+    found = _ARN.fullmatch(arn)
+    if found is None or found[1] != "sqs":
+        raise AwsError(
+            "InvalidParameterValue",
+            f"Value {arn[:200]} for parameter {parameter} is invalid. Reason: It is not an ARN of a queue.",
+        )
+    if found[2] != account:
+        raise AwsError("ResourceNotFoundException", QUEUE_MISSING)
+    return found[3]

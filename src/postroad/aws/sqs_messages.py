@@ -1,0 +1,311 @@
+"""SQS operations on messages: send, receive, delete, change visibility, and their batches."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from postroad.api.queues import NewMessage, Published
+from postroad.aws.calls import Call
+from postroad.aws.errors import AwsError, aws_error, view_of
+from postroad.aws.message_attributes import (
+    SYSTEM,
+    attributes_of,
+    body_of,
+    check_attributes,
+    check_body,
+    check_system_attributes,
+    headers_of,
+    md5_of_attributes,
+    md5_of_text,
+    payload_of,
+    selected,
+    size_of,
+)
+from postroad.aws.model import Values, service_model
+from postroad.aws.queue_attributes import MESSAGE_BYTES_MAX
+from postroad.aws.resource_names import queue_arn
+from postroad.kernel.clock import Clock
+from postroad.kernel.errors import PostroadError
+from postroad.queues.consuming import Consumer
+from postroad.queues.lifecycle import QueueLifecycle
+from postroad.queues.publishing import Publisher
+from postroad.queues.records import QueueRecord, StoredMessage
+
+_ENTRY_ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
+_ENTRIES_MAX = 10
+_VISIBILITY_SECONDS_MAX = 43_200
+_SYSTEM_NAMES = frozenset(service_model("sqs").shapes["MessageSystemAttributeName"].enum)
+_QUEUE_NAMES = frozenset(service_model("sqs").shapes["QueueAttributeName"].enum)
+_GROUP = "MessageGroupId"
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A message to publish, and the digests of the response."""
+
+    new: NewMessage
+    digests: dict[str, str]
+    size: int
+
+
+class SqsMessages:
+    def __init__(self, lifecycle: QueueLifecycle, publisher: Publisher, consumer: Consumer, clock: Clock) -> None:
+        self._lifecycle, self._publisher, self._consumer, self._clock = lifecycle, publisher, consumer, clock
+
+    async def _queue(self, call: Call) -> QueueRecord:
+        tenant = call.context.tenant
+        return self._lifecycle.cached(tenant, call.queue) or await self._lifecycle.find(tenant, call.queue)
+
+    # Sending
+
+    async def send_message(self, call: Call) -> Values:
+        prepared = _prepare(call.values, await self._queue(call))
+        published = await self._publisher.publish(call.context, call.queue, prepared.new)
+        return {"MessageId": published.message_id, **prepared.digests}
+
+    async def send_message_batch(self, call: Call) -> Values:
+        entries = _entries(call, "SendMessageBatchRequestEntry")
+        record = await self._queue(call)
+        outcomes: list[_Prepared | AwsError] = []
+        for entry in entries:
+            try:
+                outcomes.append(_prepare(entry, record))
+            except AwsError as error:
+                outcomes.append(error)
+        size = sum(size_of(entry.get("MessageBody", ""), _attributes(entry)) for entry in entries)
+        if size > MESSAGE_BYTES_MAX:
+            raise AwsError(
+                "BatchRequestTooLong",
+                f"Batch requests cannot be longer than {MESSAGE_BYTES_MAX} bytes. You have sent {size} bytes.",
+            )
+        valid = [one for one in outcomes if isinstance(one, _Prepared)]
+        stored = iter(await self._publisher.publish_batch(call.context, call.queue, [one.new for one in valid]) if valid else [])
+        successful, failed = [], []
+        for entry, outcome in zip(entries, outcomes, strict=True):
+            if isinstance(outcome, AwsError):
+                failed.append(_failure(entry["Id"], outcome))
+                continue
+            published = next(stored)
+            if isinstance(published, Published):
+                successful.append({"Id": entry["Id"], "MessageId": published.message_id, **outcome.digests})
+            else:
+                failed.append(_failure(entry["Id"], aws_error(published)))
+        return _batch_result(successful, failed)
+
+    # Receiving
+
+    async def receive_message(self, call: Call) -> Values:
+        record = await self._queue(call)
+        count = call.integer("MaxNumberOfMessages", 1, 10, "Must be between 1 and 10, if provided.") or 1
+        wait = call.integer("WaitTimeSeconds", 0, 20, "Must be >= 0 and <= 20, if provided.")
+        timeout = call.integer(
+            "VisibilityTimeout", 0, _VISIBILITY_SECONDS_MAX, "VisibilityTimeout must be an integer between 0 and 43200."
+        )
+        if wait is None:
+            wait = int(record.settings.sqs_attributes.get("ReceiveMessageWaitTimeSeconds", "0"))
+        system = {*call.get("AttributeNames", ()), *call.get("MessageSystemAttributeNames", ())}
+        unknown = next((one for one in system if one not in _SYSTEM_NAMES and one not in _QUEUE_NAMES), None)
+        if unknown is not None:
+            raise AwsError("InvalidAttributeName", f"Unknown Attribute {unknown[:100]}.")
+        names = call.get("MessageAttributeNames", ())
+
+        def make(stored: StoredMessage, attempt: int, receipt: str, first_ms: int) -> Values:
+            return _received(call, stored, attempt, receipt, first_ms, system, names)
+
+        pulling = self._consumer.pull_as(
+            make,
+            call.context,
+            call.queue,
+            count=count,
+            visibility_timeout_ms=None if timeout is None else timeout * 1000,
+            wait_ms=wait * 1000,
+        )
+        messages = await call.request.cancel_on_disconnect(pulling) if wait else await pulling
+        return {"Messages": messages} if messages else {}
+
+    # Deleting
+
+    async def delete_message(self, call: Call) -> None:
+        [error] = await self._delete(call, [call.get("ReceiptHandle")])
+        if error is not None:
+            raise error
+
+    async def delete_message_batch(self, call: Call) -> Values:
+        entries = _entries(call, "DeleteMessageBatchRequestEntry")
+        errors = await self._delete(call, [entry.get("ReceiptHandle", "") for entry in entries])
+        return _entry_results(entries, errors)
+
+    async def _delete(self, call: Call, receipts: Sequence[str]) -> list[AwsError | None]:
+        """Any receipt of a message deletes it, and one of a message that is gone is no error."""
+        errors = await self._consumer.ack(call.context, call.queue, receipts, accepts_expired=True)
+        return [None if error is None else _receipt_error(error, text) for error, text in zip(errors, receipts, strict=True)]
+
+    # Visibility
+
+    async def change_message_visibility(self, call: Call) -> None:
+        error = await self._change(call, call.get("ReceiptHandle"), call.get("VisibilityTimeout"))
+        if error is not None:
+            raise error
+
+    async def change_message_visibility_batch(self, call: Call) -> Values:
+        entries = _entries(call, "ChangeMessageVisibilityBatchRequestEntry")
+        errors = [await self._change(call, entry.get("ReceiptHandle", ""), entry.get("VisibilityTimeout")) for entry in entries]
+        return _entry_results(entries, errors)
+
+    async def _change(self, call: Call, handle: str, seconds: int | None) -> AwsError | None:
+        if seconds is None:
+            return AwsError("MissingParameter", "The request must contain the parameter VisibilityTimeout.")
+        if not 0 <= seconds <= _VISIBILITY_SECONDS_MAX:
+            return AwsError(
+                "InvalidParameterValue",
+                f"Value {seconds} for parameter VisibilityTimeout is invalid. Reason: VisibilityTimeout must be an integer "
+                "between 0 and 43200.",
+            )
+        record = await self._queue(call)
+        try:
+            receipt = self._consumer.receipt(record, handle)
+        except PostroadError as problem:
+            return _receipt_error(problem, handle)
+        if self._clock() + seconds * 1000 > receipt.leased_at_ms + _VISIBILITY_SECONDS_MAX * 1000 + 1000:
+            return AwsError(
+                "InvalidParameterValue",
+                f"Value {seconds} for parameter VisibilityTimeout is invalid. Reason: Total VisibilityTimeout for the message is "
+                "beyond the limit [43200 seconds].",
+            )
+        [outcome] = await self._consumer.extend(call.context, call.queue, [handle], seconds * 1000, follows_extensions=True)
+        return _receipt_error(outcome, handle) if isinstance(outcome, PostroadError) else None
+
+
+def _prepare(values: Mapping[str, Any], record: QueueRecord) -> _Prepared:
+    """Check one message. Raises AwsError."""
+    body, attributes = values.get("MessageBody", ""), _attributes(values)
+    check_body(body)
+    check_attributes(attributes)
+    system_attributes = values.get("MessageSystemAttributes", {})
+    check_system_attributes(system_attributes)
+    size = size_of(body, attributes)
+    limit = int(record.settings.sqs_attributes.get("MaximumMessageSize", MESSAGE_BYTES_MAX))
+    if size > limit:
+        raise AwsError(
+            "InvalidParameterValue", f"One or more parameters are invalid. Reason: Message must be shorter than {limit} bytes."
+        )
+    delay = values.get("DelaySeconds")
+    if delay is not None and not 0 <= delay <= 900:
+        raise AwsError(
+            "InvalidParameterValue",
+            f"Value {delay} for parameter DelaySeconds is invalid. Reason: DelaySeconds must be >= 0 and <= 900.",
+        )
+    if values.get("MessageDeduplicationId") is not None:
+        raise AwsError(
+            "InvalidParameterValue",
+            f"Value {values['MessageDeduplicationId'][:128]} for parameter MessageDeduplicationId is invalid. Reason: The "
+            "request includes a parameter that is not valid for this queue type.",
+        )
+    system = {name: str(value["StringValue"]) for name, value in system_attributes.items()}
+    group = values.get(_GROUP)
+    if group is not None:
+        if not 1 <= len(group) <= 128:
+            raise AwsError(
+                "InvalidParameterValue",
+                "MessageGroupId can only include alphanumeric and punctuation characters. 1 to 128 in length",
+            )
+        system[_GROUP] = group
+    headers, types = headers_of(attributes, system)
+    digests = {"MD5OfMessageBody": md5_of_text(body)}
+    if attributes:
+        digests["MD5OfMessageAttributes"] = md5_of_attributes(attributes)
+    if system_attributes:
+        digests["MD5OfMessageSystemAttributes"] = md5_of_attributes(system_attributes)
+    new = NewMessage(
+        payload=payload_of(body), headers=headers, header_types=types, delay_ms=None if delay is None else delay * 1000
+    )
+    return _Prepared(new, digests, size)
+
+
+def _attributes(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = values.get("MessageAttributes") or {}
+    return found
+
+
+def _received(
+    call: Call,
+    stored: StoredMessage,
+    attempt: int,
+    receipt: str,
+    first_ms: int,
+    system: set[str],
+    names: Sequence[str],
+) -> Values:
+    body = body_of(stored.payload)
+    message: Values = {"MessageId": stored.id, "ReceiptHandle": receipt, "MD5OfBody": md5_of_text(body), "Body": body}
+    if system:
+        values = {
+            "SenderId": stored.by,
+            "SentTimestamp": str(stored.at),
+            "ApproximateReceiveCount": str(attempt),
+            "ApproximateFirstReceiveTimestamp": str(first_ms),
+        }
+        if stored.dead is not None:
+            values["DeadLetterQueueSourceArn"] = queue_arn(call.region, call.account, stored.dead.queue)
+        for name, kind in stored.types.items():
+            if kind == SYSTEM and name in _SYSTEM_NAMES:
+                values[name] = stored.headers[name]
+        if found := values if "All" in system else {name: value for name, value in values.items() if name in system}:
+            message["Attributes"] = found
+    if names and stored.headers and (chosen := selected(attributes_of(stored.headers, stored.types), names)):
+        message["MessageAttributes"] = chosen
+        message["MD5OfMessageAttributes"] = md5_of_attributes(chosen)
+    return message
+
+
+# Batches
+
+
+def _entries(call: Call, name: str) -> list[dict[str, Any]]:
+    """The entries of a batch. Raises AwsError."""
+    entries: list[dict[str, Any]] = call.get("Entries")
+    if not entries:
+        raise AwsError("EmptyBatchRequest", f"There should be at least one {name} in the request.")
+    if len(entries) > _ENTRIES_MAX:
+        raise AwsError(
+            "TooManyEntriesInBatchRequest",
+            f"Maximum number of entries per request are {_ENTRIES_MAX}. You have sent {len(entries)}.",
+        )
+    seen: set[str] = set()
+    for entry in entries:
+        one = entry.get("Id", "")
+        if not _ENTRY_ID.fullmatch(one):
+            raise AwsError(
+                "InvalidBatchEntryId",
+                "A batch entry id can only contain alphanumeric characters, hyphens and underscores. It can be at most 80 "
+                "letters long.",
+            )
+        if one in seen:
+            raise AwsError("BatchEntryIdsNotDistinct", f"Id {one} repeated.")
+        seen.add(one)
+    return entries
+
+
+def _entry_results(entries: Sequence[Mapping[str, Any]], errors: Sequence[AwsError | None]) -> Values:
+    pairs = list(zip(entries, errors, strict=True))
+    return _batch_result(
+        [{"Id": entry["Id"]} for entry, error in pairs if error is None],
+        [_failure(entry["Id"], error) for entry, error in pairs if error is not None],
+    )
+
+
+def _batch_result(successful: list[Values], failed: list[Values]) -> Values:
+    return {"Successful": successful, **({"Failed": failed} if failed else {})}
+
+
+def _failure(entry_id: str, error: AwsError) -> Values:
+    view = view_of(error, service_model("sqs"))
+    return {"Id": entry_id, "SenderFault": view.status < 500, "Code": view.code, "Message": view.message}
+
+
+def _receipt_error(problem: PostroadError, handle: str) -> AwsError:
+    error = aws_error(problem)
+    if error.code == "ReceiptHandleIsInvalid":
+        return AwsError(error.code, f'The input receipt handle "{handle[:100]}" is not a valid receipt handle.')
+    return error

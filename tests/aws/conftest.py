@@ -1,0 +1,15 @@
+"""Tenants with AWS credentials."""
+
+import pytest
+
+from tests.aws.clients import AwsTenant, aws_tenant
+from tests.gateway import Gateway
+from tests.gateway_fixtures import clock, gateway, second_gateway, tenant
+
+__all__ = ["aws", "clock", "gateway", "second_gateway", "tenant"]
+
+
+@pytest.fixture
+async def aws(gateway: Gateway) -> AwsTenant:
+    """A new tenant with AWS credentials of all scopes."""
+    return await aws_tenant(gateway)

@@ -1,0 +1,218 @@
+"""Authentication of AWS requests: signatures, bearer keys, scopes, restrictions, revocation, accounts."""
+
+import asyncio
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from postroad.kernel.identity import Scope
+from tests.aws.clients import AwsTenant, aws_key, aws_tenant, boto, refused
+from tests.gateway import Gateway, ShiftedClock
+from tests.waiting import eventually
+
+JSON = {"X-Amz-Target": "AmazonSQS.ListQueues", "Content-Type": "application/x-amz-json-1.0"}
+
+
+async def test_a_request_without_credentials(gateway: Gateway) -> None:
+    answer = await gateway.anonymous.post("/", headers=JSON, data=b"{}")
+    assert answer.status == 403 and answer.headers["content-type"] == "application/x-amz-json-1.0"
+    assert answer.headers["x-amzn-query-error"] == "MissingAuthenticationToken;Sender"
+    assert answer.json["__type"] == answer.headers["x-amzn-errortype"]
+    assert answer.headers["x-amzn-requestid"] == answer.headers["x-request-id"]
+    xml = await gateway.anonymous.post("/", data=b"Action=ListQueues&Version=2012-11-05")
+    assert xml.status == 403 and b"<Code>MissingAuthenticationToken</Code>" in xml.body
+
+
+async def test_wrong_credentials(aws: AwsTenant) -> None:
+    wrong = replace(aws.credentials, secret_access_key="x" * 40)
+    with refused("SignatureDoesNotMatch", 403):
+        await aws.client(credentials=wrong).list_queues()
+    for unknown in ("PRAK" + "0" * 16, "AKIAIOSFODNN7EXAMPLE", "PRAS" + aws.tenant.record.id):
+        with refused("InvalidClientTokenId", 403):
+            await aws.client(credentials=replace(aws.credentials, access_key_id=unknown)).list_queues()
+
+
+async def test_a_bearer_key_is_accepted(aws: AwsTenant) -> None:
+    await aws.queue("orders")
+    answer = await aws.tenant.client.post("/", headers=JSON, data=b"{}")
+    assert answer.ok()["QueueUrls"] == [f"{aws.gateway.url}/{aws.account}/orders"]
+    wrong = await aws.gateway.with_key("pr_live_unknown").post("/", headers=JSON, data=b"{}")
+    assert (wrong.status, wrong.headers["x-amzn-query-error"]) == (403, "InvalidClientTokenId;Sender")
+
+
+async def test_the_clock_of_the_client_must_be_right(aws: AwsTenant, clock: ShiftedClock) -> None:
+    clock.ahead_ms = 16 * 60_000
+    with refused("SignatureDoesNotMatch", 403, "expired"):
+        await aws.sqs.list_queues()
+
+
+async def test_two_secrets_are_valid_during_a_rotation(aws: AwsTenant) -> None:
+    second = await aws_key(aws.tenant)
+    await aws.sqs.list_queues()
+    await aws.client(credentials=second).list_queues()
+    third = await aws_key(aws.tenant)
+    await aws.client(credentials=second).list_queues()
+    await aws.client(credentials=third).list_queues()
+    with refused("SignatureDoesNotMatch", 403):
+        await aws.sqs.list_queues()
+
+
+async def test_a_revoked_key_ends_its_credentials_on_every_gateway(aws: AwsTenant, second_gateway: Gateway) -> None:
+    other = await aws.tenant.another_key()
+    credentials = await aws_key(aws.tenant, other.record.id)
+    client = boto(second_gateway.url, credentials)
+    await client.list_queues()
+    (await aws.tenant.client.patch(f"/api/control/keys/{other.record.id}", {"enabled": False})).ok()
+
+    async def is_refused() -> bool:
+        with refused("InvalidClientTokenId", 403):
+            await client.list_queues()
+        return True
+
+    await asyncio.sleep(1)
+    await is_refused()
+
+
+async def test_deleted_aws_credentials_end_and_the_key_stays(aws: AwsTenant) -> None:
+    (await aws.tenant.client.delete(f"/api/control/keys/{aws.tenant.record.id}/aws")).ok(204)
+    with refused("InvalidClientTokenId", 403):
+        await aws.sqs.list_queues()
+    (await aws.tenant.client.get("/v1/whoami")).ok()
+
+
+async def test_a_revocation_ends_a_long_poll(aws: AwsTenant) -> None:
+    url = await aws.queue()
+    other = await aws.tenant.another_key()
+    client = aws.client(credentials=await aws_key(aws.tenant, other.record.id))
+    waiting = asyncio.create_task(client.receive_message(QueueUrl=url, WaitTimeSeconds=20))
+    await eventually(lambda: aws.gateway.node.platform.identities._watched.get(other.record.id))
+    (await aws.tenant.client.delete(f"/api/control/keys/{other.record.id}")).ok(204)
+    with refused("InvalidClientTokenId", 403):
+        await waiting
+
+
+async def test_the_secret_is_stored_encrypted(aws: AwsTenant) -> None:
+    record = aws.gateway.node.platform.identities.keys.get(aws.tenant.record.id)
+    assert record is not None
+    assert aws.credentials.secret_access_key.encode() not in msgspec.json.encode(record)
+    shown = (await aws.tenant.client.get(f"/api/control/keys/{aws.tenant.record.id}")).ok()
+    assert shown["awsAccessKeyId"] == aws.credentials.access_key_id and "aws" not in shown
+
+
+async def test_a_platform_key_has_no_aws_credentials(gateway: Gateway) -> None:
+    key_id = (await gateway.admin.get("/v1/whoami")).ok()["keyId"]
+    (await gateway.admin.post(f"/api/control/keys/{key_id}/aws", {})).problem(409, "precondition-failed")
+
+
+async def test_accounts_are_unique_and_stay(gateway: Gateway, second_gateway: Gateway) -> None:
+    tenants = [await gateway.tenant() for _ in range(5)]
+    accounts = [(await one.client.get("/v1/whoami")).ok()["accountId"] for one in tenants]
+    assert len(set(accounts)) == 5 and all(len(one) == 12 and one.isdecimal() for one in accounts)
+    seen = [(await second_gateway.seen_by(one).client.get("/v1/whoami")).ok()["accountId"] for one in tenants]
+    assert seen == accounts
+
+
+async def test_resources_of_another_account_do_not_exist(aws: AwsTenant, gateway: Gateway) -> None:
+    other = await aws_tenant(gateway)
+    url = await other.queue("orders")
+    with refused("AWS.SimpleQueueService.NonExistentQueue"):
+        await aws.sqs.send_message(QueueUrl=url, MessageBody="x")
+    with refused("AWS.SimpleQueueService.NonExistentQueue"):
+        await aws.sqs.get_queue_url(QueueName="orders", QueueOwnerAWSAccountId=other.account)
+    assert "QueueUrls" not in await aws.sqs.list_queues()
+
+
+async def test_queues_outside_the_restrictions_do_not_exist(aws: AwsTenant) -> None:
+    await aws.queue("orders-1")
+    url = await aws.queue("secret")
+    narrow = await aws.tenant.another_key(allowed_queues=("orders-*",))
+    client = aws.client(credentials=await aws_key(aws.tenant, narrow.record.id))
+    assert [one.rpartition("/")[2] for one in (await client.list_queues())["QueueUrls"]] == ["orders-1"]
+    with refused("AWS.SimpleQueueService.NonExistentQueue"):
+        await client.send_message(QueueUrl=url, MessageBody="x")
+    with refused("AWS.SimpleQueueService.NonExistentQueue"):
+        await client.get_queue_url(QueueName="secret")
+    with refused("AccessDenied", 403):
+        await client.create_queue(QueueName="other")
+    await client.create_queue(QueueName="orders-2")
+
+
+NEEDS = {
+    "AddPermission": {"admin"},
+    "CancelMessageMoveTask": {"write", "admin"},
+    "ChangeMessageVisibility": {"consume"},
+    "ChangeMessageVisibilityBatch": {"consume"},
+    "CreateQueue": {"admin"},
+    "DeleteMessage": {"consume"},
+    "DeleteMessageBatch": {"consume"},
+    "DeleteQueue": {"admin"},
+    "GetQueueAttributes": {"read", "admin"},
+    "GetQueueUrl": {"read", "admin"},
+    "ListDeadLetterSourceQueues": {"read", "admin"},
+    "ListMessageMoveTasks": {"read", "admin"},
+    "ListQueueTags": {"read", "admin"},
+    "ListQueues": {"read", "admin"},
+    "PurgeQueue": {"write", "admin"},
+    "ReceiveMessage": {"consume"},
+    "RemovePermission": {"admin"},
+    "SendMessage": {"publish"},
+    "SendMessageBatch": {"publish"},
+    "SetQueueAttributes": {"admin"},
+    "StartMessageMoveTask": {"write", "admin"},
+    "TagQueue": {"admin"},
+    "UntagQueue": {"admin"},
+}
+_REQUIRED = {
+    "Label": "l",
+    "AWSAccountIds": ["123456789012"],
+    "Actions": ["SendMessage"],
+    "TaskHandle": "x",
+    "ReceiptHandle": "x",
+    "VisibilityTimeout": 1,
+    "QueueName": "missing",
+    "SourceArn": "x",
+    "MessageBody": "x",
+    "Entries": [{"Id": "a"}],
+    "Attributes": {"DelaySeconds": "0"},
+    "Tags": {"a": "b"},
+    "TagKeys": ["a"],
+}
+
+
+@pytest.mark.parametrize("scope", list(Scope))
+async def test_every_operation_needs_the_scope_of_its_native_one(aws: AwsTenant, scope: Scope) -> None:
+    from postroad.aws.model import service_model
+
+    key = await aws.tenant.another_key((scope,))
+    url = f"{aws.gateway.url}/{aws.account}/missing"
+    model = service_model("sqs")
+    assert set(NEEDS) == set(model.operations)
+    for name, (given, _) in model.operations.items():
+        body = {one: _REQUIRED.get(one, url) for one in model.shapes[given or ""].required}
+        answer = await key.client.post("/", body, headers={"X-Amz-Target": f"AmazonSQS.{name}"})
+        is_denied = answer.headers.get("x-amzn-query-error") == "AccessDenied;Sender"
+        assert is_denied == (str(scope) not in NEEDS[name]), (name, scope, answer.body)
+        assert answer.status < 500
+
+
+async def test_every_operation_refuses_other_credentials(aws: AwsTenant, gateway: Gateway) -> None:
+    from postroad.aws.model import operations
+
+    wrong = {
+        "none": gateway.anonymous,
+        "unknown": gateway.with_key("pr_live_" + "0" * 54),
+        "malformed": gateway.anonymous.with_headers(Authorization="AWS4-HMAC-SHA256 Credential=x"),
+        "scheme": gateway.anonymous.with_headers(Authorization="Basic eDp5"),
+    }
+    codes = {
+        "none": b"MissingAuthenticationToken",
+        "unknown": b"InvalidClientTokenId",
+        "malformed": b"IncompleteSignature",
+        "scheme": b"IncompleteSignature",
+    }
+    for known in operations().values():
+        for name in known:
+            for kind, client in wrong.items():
+                answer = await client.post("/", data=f"Action={name}".encode())
+                assert answer.status in (400, 403) and codes[kind] in answer.body, (name, kind, answer.body)
