@@ -279,9 +279,9 @@ def test_the_jobs_view_is_rebuilt(operator: Shell) -> None:
     assert json.loads(operator.run("jobs", "status", "--json").stdout)["position"] >= 0
 
 
-def test_messages_are_moved_to_another_queue(shell: Shell, queue: str) -> None:
-    shell.run("queues", "create", f"{queue}-2")
-    shell.run("messages", "publish", queue, "1")
+async def test_messages_are_moved_to_another_queue(shell: Shell, queue: str) -> None:
+    shell.run("queues", "put", f"{queue}-2")
+    shell.run("queues", "publish", queue, "1")
     task = shell.run("queues", "move", queue, "--to", f"{queue}-2", "--json").json
     assert (task["kind"], task["target"]) == ("move", queue)
-    assert shell.run("tasks", "wait", task["id"], "--json").json["progress"]["moved"] == 1
+    await eventually(lambda: shell.run("tasks", "show", task["id"], "--json").json["progress"]["moved"] == 1)
