@@ -315,7 +315,7 @@ def message_of(stored: StoredMessage, attempt: int, receipt_id: str, first_lease
         correlation_id=stored.corr,
         traceparent=stored.trace,
         header_types=stored.types,
-        first_leased_at=rfc3339(first_leased_ms) if attempt > 1 else None,
+        first_leased_at=rfc3339(first_leased_ms) if attempt > 1 and first_leased_ms else None,
         dead_letter=stored.dead,
     )
 
