@@ -6,6 +6,7 @@ python celery_app.py
 """
 
 import os
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 from celery import Celery
@@ -22,8 +23,8 @@ app.conf.update(
 )
 
 
-@app.task(bind=True, max_retries=5)
-def add(self, left: int, right: int) -> int:  # type: ignore[no-untyped-def]
+@app.task(bind=True, max_retries=5)  # type: ignore[untyped-decorator]
+def add(self: Any, left: int, right: int) -> int:
     print(f"{left} + {right} = {left + right}, attempt {self.request.retries + 1}", flush=True)
     return left + right
 
