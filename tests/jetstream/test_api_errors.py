@@ -28,6 +28,14 @@ def test_each_engine_error_is_translated(code: int, err_code: int, meaning: type
     assert (error.retry_after is not None) == (meaning in (EngineFull, EngineUnavailable))
 
 
+def test_a_full_disk_is_a_full_store_and_names_no_file() -> None:
+    error = translate(
+        ApiError(500, 10104, "error creating store for consumer: write /data/obs/meta.inf.tmp: no space left on device")
+    )
+    assert type(error) is EngineFull
+    assert error.detail == "the disk of the engine is full (10104)"
+
+
 def test_publish_responses_are_decoded() -> None:
     assert decode_pub_ack(b'{"stream":"s","seq":7}') == PubAck(seq=7)
     assert decode_pub_ack(b'{"stream":"s","seq":7,"duplicate":true}') == PubAck(seq=7, duplicate=True)

@@ -29,6 +29,7 @@ CONSUMER_NOT_FOUND = 10014
 NO_SUCH_MESSAGE = {10037, 10043, 10057}  # by sequence: none found, invalid, or already deleted
 STREAM_NAME_IN_USE = 10058
 _FULL = {10077, 10023, 10047, 10028, 10122, 10002}  # limits of the stream, memory, storage, account
+_NO_SPACE = "no space left on device"  # in the description of any error; it names files of the server, too
 _TOO_LARGE = {10054, 10097}
 _UNAVAILABLE = {10008, 10009, 10003, 10005, 10167, 10208}  # no JetStream, no leader, no peers, too busy
 _NO_PEERS = 10005
@@ -40,6 +41,8 @@ def translate(error: ApiError) -> PostroadError:
     detail = f"{error.description} ({error.err_code})"
     if error.err_code in WRONG_LAST_SEQUENCE:
         return Conflict(detail)
+    if _NO_SPACE in error.description:
+        return EngineFull(f"the disk of the engine is full ({error.err_code})", retry_after=5)
     if error.err_code in _FULL:
         return EngineFull(detail, retry_after=5)
     if error.err_code in _TOO_LARGE:
