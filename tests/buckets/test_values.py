@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from postroad.jetstream.commit import PendingMessage
+from postroad.kernel.clock import now_ms
 from postroad.kernel.ids import new_id
 from tests.gateway import Answer, Gateway, Tenant
 from tests.waiting import eventually
@@ -331,3 +332,19 @@ async def run_steps(tenant: Tenant, bucket: str, steps: list[tuple[str, str, str
         ((key, revision) for key, (revision, _) in model.items()), key=lambda pair: pair[1]
     )
     assert json.dumps(listed)
+    await check_watches(tenant, bucket, history, last)
+
+
+async def check_watches(tenant: Tenant, bucket: str, history: dict[str, list[tuple[int, str]]], last: int) -> None:
+    """A watch has the current values; one that resumes after any revision has exactly the changes since then."""
+    changes = sorted((revision, kind, key) for key, kept in history.items() for revision, kind in kept)
+    newest = {key: kept[-1] for key, kept in history.items()}
+    current = sorted((revision, kind, key) for key, (revision, kind) in newest.items() if kind == "put")
+    for after in (None, 0, last // 2, last):
+        headers = {} if after is None else {"Last-Event-ID": f"{after}.{now_ms()}"}
+        async with tenant.client.events(f"{bucket}/watch", headers) as reader:
+            seen: list[tuple[int, str, str]] = []
+            while (event := (await reader.take(1, 20))[0]).event != "ready":
+                entry = json.loads(event.data)
+                seen.append((entry["revision"], event.event, entry["key"]))
+        assert seen == (current if after is None else [one for one in changes if one[0] > after])
