@@ -3,17 +3,23 @@
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 from deltalake import DeltaTable
+from pyarrow import fs
 
 from postroad.kernel.event import Event
+from postroad.runtime.embedded_server import free_port
 from postroad.settings import Settings
 from tests.pipeline.traffic import Frame, Traffic, engine_of, framed, own_engine, send
 
@@ -25,11 +31,11 @@ FRAME = 200
 JOBS = ("--jobs", "ingest,usage,compact")
 
 
-def start(settings: Settings, log: Path, *arguments: str) -> subprocess.Popen[bytes]:
+def start(settings: Settings, log: Path, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
     """A driver in a process group of its own, Spark's JVM included."""
     assert settings.nats_url is not None
     env = {name: value for name, value in os.environ.items() if not name.startswith("POSTROAD_")}
-    env |= {"POSTROAD_NATS_URL": settings.nats_url.reveal(), "POSTROAD_DATA_DIR": str(settings.data_dir)}
+    env |= {"POSTROAD_NATS_URL": settings.nats_url.reveal(), "POSTROAD_DATA_DIR": str(settings.data_dir), **environment}
     command = [sys.executable, "-m", "postroad", "pipeline", "run", *arguments]
     return subprocess.Popen(command, env=env, stdout=log.open("ab"), stderr=subprocess.STDOUT, start_new_session=True)
 
@@ -48,15 +54,85 @@ def ask(question: str) -> list[tuple[Any, ...]]:
     return duckdb.execute(question).fetchall()
 
 
-def versions(lake: Path) -> int:
-    """Number of commits in all tables."""
-    return sum(1 for _ in lake.glob("*/_delta_log/*.json"))
+class LocalLake:
+    environment: Mapping[str, str] = {}
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def commits(self) -> int:
+        """Number of commits in all tables."""
+        return sum(1 for _ in self._root.glob("*/_delta_log/*.json"))
+
+    def read(self, name: str) -> pa.Table:
+        """The table, read without any of the pipeline's code."""
+        return DeltaTable(str(self._root / name)).to_pyarrow_table()
 
 
-def wait_for_progress(process: subprocess.Popen[bytes], lake: Path, seen: int, chance: random.Random, log: Path) -> bool:
+class ObjectLake:
+    """A lake on an S3 server."""
+
+    def __init__(self, port: int) -> None:
+        endpoint = f"http://127.0.0.1:{port}"
+        self._keys = {"AWS_ACCESS_KEY_ID": "tests", "AWS_SECRET_ACCESS_KEY": "tests", "AWS_REGION": "us-east-1"}
+        self._options = {**self._keys, "AWS_ENDPOINT_URL": endpoint, "AWS_ALLOW_HTTP": "true"}
+        lake = {"POSTROAD_LAKE": "s3://lakes/postroad", "POSTROAD_LAKE_ENDPOINT": endpoint}
+        self.environment = {**lake, **self._keys, "AWS_EC2_METADATA_DISABLED": "true"}
+        self._files = fs.S3FileSystem(
+            access_key="tests",
+            secret_key="tests",
+            region="us-east-1",
+            endpoint_override=f"127.0.0.1:{port}",
+            scheme="http",
+            allow_bucket_creation=True,
+        )
+        self._files.create_dir("lakes")
+
+    def commits(self) -> int:
+        found = self._files.get_file_info(fs.FileSelector("lakes", recursive=True))
+        return sum(one.path.endswith(".json") for one in found)
+
+    def read(self, name: str) -> pa.Table:
+        return DeltaTable(f"s3://lakes/postroad/{name}", storage_options=self._options).to_pyarrow_table()
+
+
+@contextmanager
+def object_store(log: Path) -> Iterator[int]:
+    """An S3 server that keeps everything in memory."""
+    port = free_port()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], stdout=log.open("ab"), stderr=subprocess.STDOUT
+    )
+    try:
+        give_up_at = time.monotonic() + 120
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), 5).close()
+                break
+            except OSError:
+                assert process.poll() is None and time.monotonic() < give_up_at, log.read_text()[-2000:]
+                time.sleep(0.1)
+        yield port
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture(params=["local", "s3"])
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalLake | ObjectLake]:
+    if request.param == "local":
+        yield LocalLake(tmp_path / "lake")
+        return
+    with object_store(tmp_path / "store.log") as port:
+        yield ObjectLake(port)
+
+
+def wait_for_progress(
+    process: subprocess.Popen[bytes], lake: LocalLake | ObjectLake, seen: int, chance: random.Random, log: Path
+) -> bool:
     """Until the lake has something more than it had, and a moment longer; whether the driver is still at it."""
     give_up_at = time.monotonic() + 240
-    while versions(lake) <= seen:
+    while lake.commits() <= seen:
         if process.poll() is not None:
             assert process.returncode == 0, log.read_text()[-3000:]
             return False
@@ -66,30 +142,38 @@ def wait_for_progress(process: subprocess.Popen[bytes], lake: Path, seen: int, c
     return process.poll() is None
 
 
-def test_a_driver_that_is_killed_again_and_again_loses_nothing_and_counts_nothing_twice(tmp_path: Path) -> None:
+def test_a_driver_that_is_killed_again_and_again_loses_nothing_and_counts_nothing_twice(
+    tmp_path: Path, lake: LocalLake | ObjectLake
+) -> None:
     chance = random.Random(11)
-    lake, log = tmp_path / "lake", tmp_path / "log"
+    log = tmp_path / "log"
     with own_engine(tmp_path) as settings:
         sent = _send(settings, chance)
         kills = 0
         while kills < KILLS:
-            process = start(settings, log, *JOBS, "--once", "--max-messages", str(max(5, len(sent) // (KILLS * 3))))
-            if not wait_for_progress(process, lake, versions(lake), chance, log):
+            limit = str(max(5, len(sent) // (KILLS * 3)))
+            process = start(settings, log, *JOBS, "--once", "--max-messages", limit, **lake.environment)
+            if not wait_for_progress(process, lake, lake.commits(), chance, log):
                 break
             kill(process)
             kills += 1
-        last = start(settings, log, *JOBS, "--once")
+        last = start(settings, log, *JOBS, "--once", **lake.environment)
         assert last.wait(600) == 0, log.read_text()[-3000:]
         assert kills > 0, f"it was done before it could be killed: {log.read_text()[-2000:]}"
         end = engine_of(settings).streams(("JOBS",))["JOBS"].last
-    bronze, events, rollups = (table(lake, name) for name in ("bronze", "events", "rollups"))
-    rows = ask(f"SELECT stream, count(*), count(DISTINCT sequence), min(sequence), max(sequence) FROM {bronze} GROUP BY 1")
-    assert ("JOBS", end, end, 1, end) in rows
-    lines = {line for frame in sent for line in frame.lines}
-    [counts] = ask(f"SELECT count(*), count(DISTINCT event_id) FROM {events}")
-    assert counts == (len(lines), len(lines))
-    [(published,)] = ask(f"SELECT sum(total) FROM {rollups} WHERE report = 'usage' AND label = 'published'")
-    assert published == sum(b'"event":"job.queued"' in line for line in lines)
+    with duckdb.connect() as counting:
+        for name in ("bronze", "events", "rollups"):
+            counting.register(name, lake.read(name))
+        rows = counting.sql(
+            "SELECT stream, count(*), count(DISTINCT sequence), min(sequence), max(sequence) FROM bronze GROUP BY 1"
+        )
+        assert ("JOBS", end, end, 1, end) in rows.fetchall()
+        lines = {line for frame in sent for line in frame.lines}
+        assert counting.sql("SELECT count(*), count(DISTINCT event_id) FROM events").fetchall() == [(len(lines), len(lines))]
+        measured = counting.sql("SELECT label, sum(total) FROM rollups WHERE report = 'usage' GROUP BY 1").fetchall()
+    words = {"published": b"job.queued", "deliveries": b"job.leased", "done": b"job.done", "dead": b"job.dead"}
+    counts = {label: sum(b'"event":"%b"' % word in line for line in lines) for label, word in words.items()}
+    assert {label: total for label, total in measured if label in words} == counts
 
 
 def _send(settings: Settings, chance: random.Random) -> list[Frame]:

@@ -29,10 +29,6 @@ class Trigger:
         self._last, self._has_more = at, has_more
         self.interval = min(self.interval * 2, self._quiet) if is_quiet else self._period
 
-    def request(self) -> None:
-        """A client asked for results."""
-        self.interval = self._period
-
     @property
     def pause(self) -> float:
         """Seconds until the streams are looked at again."""
