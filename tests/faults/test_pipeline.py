@@ -26,7 +26,7 @@ from tests.pipeline.traffic import Frame, Traffic, engine_of, framed, own_engine
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pipeline"), pytest.mark.timeout(1500)]
 
 EVENTS = int(os.environ.get("EVENTS", "30000"))  # 1,000,000 by hand
-KILLS = int(os.environ.get("KILLS", "3"))  # 10 by hand
+KILLS = int(os.environ.get("KILLS", "2"))  # 10 by hand
 FRAME = 200
 JOBS = ("--jobs", "ingest,usage,compact")
 

@@ -22,6 +22,7 @@ from postroad.kernel.event import Event
 from postroad.pipeline.compaction import compact
 from postroad.pipeline.delta_table import LakeTable, OtherWriter
 from postroad.pipeline.driver import BatchProgress, LakeBusy, Pipeline, PipelineConfig, lake_lock
+from postroad.pipeline.ingest import SOURCES
 from postroad.pipeline.lake import BATCH, Counts, Lake
 from postroad.pipeline.measures import measures
 from postroad.pipeline.report_publisher import NOTHING, affected_by
@@ -122,7 +123,7 @@ def test_every_event_is_in_the_lake_once_and_the_results_are_published(environme
     [progress] = environment.batches
     assert progress.counts.messages == len(frames)
     assert progress.counts.events == len(events)
-    assert progress.lag == {"JOBS": 0, "TELEMETRY": 0, "AUDIT": 0}
+    assert progress.lag == dict.fromkeys(SOURCES, 0)
     assert f"{len(frames)} messages, {len(events)} events" in progress.line()
     assert len(environment.rows("bronze")) == len(frames)
 
@@ -136,7 +137,7 @@ def test_every_event_is_in_the_lake_once_and_the_results_are_published(environme
     assert health["rows"][0]["queue"] == "orders"
     assert health["rows"][0]["problems"] == ["old", "growing"]
     [status] = environment.results("insight._platform.pipeline.now.all")
-    assert {row["stream"]: row["lag"] for row in status["rows"]} == {"JOBS": 0, "TELEMETRY": 0, "AUDIT": 0}
+    assert {row["stream"]: row["lag"] for row in status["rows"]} == dict.fromkeys(SOURCES, 0)
     assert status["batch"] == 0
 
     environment.pipeline().run_once()  # no new events: no batch
