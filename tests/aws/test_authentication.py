@@ -5,6 +5,9 @@ from dataclasses import replace
 
 import msgspec
 import pytest
+from botocore.auth import SigV4QueryAuth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials as BotoCredentials
 
 from postroad.kernel.identity import Scope
 from tests.aws.clients import AwsTenant, aws_key, aws_tenant, boto, refused
@@ -39,6 +42,20 @@ async def test_a_bearer_key_is_accepted(aws: AwsTenant) -> None:
     assert answer.ok()["QueueUrls"] == [f"{aws.gateway.url}/{aws.account}/orders"]
     wrong = await aws.gateway.with_key("pr_live_unknown").post("/", headers=JSON, data=b"{}")
     assert (wrong.status, wrong.headers["x-amzn-query-error"]) == (403, "InvalidClientTokenId;Sender")
+
+
+async def test_a_presigned_url_is_accepted_until_it_expires(aws: AwsTenant, clock: ShiftedClock) -> None:
+    await aws.queue("orders")
+    request = AWSRequest("GET", f"{aws.gateway.url}/", params={"Action": "ListQueues", "Version": "2012-11-05"})
+    keys = BotoCredentials(aws.credentials.access_key_id, aws.credentials.secret_access_key)
+    SigV4QueryAuth(keys, "sqs", "eu-west-1", 3600).add_auth(request)
+    path = request.prepare().url.removeprefix(aws.gateway.url)
+    answer = await aws.gateway.anonymous.get(path)
+    assert answer.status == 200 and f"/{aws.account}/orders</QueueUrl>".encode() in answer.body
+    altered = await aws.gateway.anonymous.get(path + "&QueueNamePrefix=x")
+    assert altered.status == 403 and b"SignatureDoesNotMatch" in altered.body
+    clock.ahead_ms = 3_700_000
+    assert (await aws.gateway.anonymous.get(path)).status == 403
 
 
 async def test_the_clock_of_the_client_must_be_right(aws: AwsTenant, clock: ShiftedClock) -> None:
