@@ -20,6 +20,8 @@ _QUEUE = "/v1/queues/{queue}"
 _DATA = {
     ("GET", "/v1/topics/{topic}/stream"),
     ("GET", "/v1/subscriptions/{subscription}/stream"),
+    ("GET", "/v1/ws"),
+    ("GET", "/v1/ws/{subscription}"),
     ("POST", f"{_QUEUE}/messages"),
     ("POST", f"{_QUEUE}/messages/batch"),
     ("POST", f"{_QUEUE}/pull"),

@@ -74,6 +74,8 @@ def expected(route: Route, credential: PresentedCredential) -> str:
         return "forbidden"
     if credential.only is not None and route.handler.__name__ in ABOUT_THE_WHOLE_TENANT:
         return "forbidden"
+    if credential.kind == "jwt" and "{topic}" in route.path:  # a JWT reads the topics that its claim names
+        return "forbidden"
     named = [(kind, name_for(kind)) for kind in RESTRICTED if f"{{{kind}}}" in route.path]
     if "{session}" in route.path:  # which is a stream
         named.append(("stream", f"session:{name_for('session')}"))
@@ -93,7 +95,7 @@ def _is_taken(route: Route, credential: PresentedCredential) -> bool:
     if credential.text is None or not credential.is_known:
         return False
     if credential.kind == "token":
-        return route.resource is not None and credential.resource == filled(route.resource)
+        return credential.resource in [filled(one) for one in (route.resource, route.alternative_resource) if one is not None]
     if credential.kind == "emit":
         return route.accepts_emit_token and not credential.is_in_url
     if credential.kind == "jwt":
@@ -254,7 +256,9 @@ async def _tokens(gateway: Gateway, tenant: Tenant) -> dict[str, PresentedCreden
         route = next(one for one in ROUTES if one.resource is not None and filled(one.resource) == resource)
         used, gone = await made(resource, once=True), await tenant.another_key()
         spent = PresentedCredential(used, kind="token", resource=resource, project=tenant.id)
-        assert (await ask(gateway, route, spent)).status in (200, 404, 426), "it is let in: there is no such stream, or it is a WebSocket"
+        assert (await ask(gateway, route, spent)).status in (200, 404, 426), (
+            "it is let in: there is no such stream, or it is a WebSocket"
+        )
         orphan = await made(resource, gone)
         (await tenant.client.delete(f"/api/control/keys/{gone.record.id}")).ok(204)
         for how, text, is_known in (("used", used, False), ("of a deleted key", orphan, False)):
@@ -383,6 +387,11 @@ async def test_openapi_describes_the_credentials_of_each_route(gateway: Gateway)
 # One tenant at another's things
 
 
+def _is_live(route: Route) -> bool:
+    """True for server-sent events and WebSockets, whose responses do not end."""
+    return route.media == "text/event-stream" or route.status == 101
+
+
 @dataclass(frozen=True, slots=True)
 class Owner:
     """A tenant with one resource of each kind. `marker` is in all its content, and in no name that other tenants use."""
@@ -424,7 +433,7 @@ class Owner:
         """All resources of the tenant, as the tenant sees them."""
         client, found = self.tenant.client, list[Any]()
         for route in ROUTES:
-            is_own = isinstance(route.scope, Scope) and route.method in ("GET", "HEAD") and route.media != "text/event-stream"
+            is_own = isinstance(route.scope, Scope) and route.method in ("GET", "HEAD") and not _is_live(route)
             if is_own and set(route.parameters) <= set(self.names):
                 answer = await client.call(route.method, self.path(route.path))
                 about = {name: value for name, value in answer.headers.items() if name.startswith("stream-")}
