@@ -20,7 +20,7 @@ import uvloop
 
 MARKER = b"~"
 SECONDS_MAX = 60
-_OPENINGS = (b"event: control", b"\n: hi\n")
+_OPENINGS = (b"event: control", b"\n: hi\n", b"event: ready", b'"op":"ready"')
 _CONNECTING_MAX = 200  # concurrent, so that the server's accept backlog does not limit the result
 
 
@@ -59,10 +59,11 @@ class Reader(asyncio.BufferedProtocol):
     def _open(self, chunk: bytes) -> None:
         assert self._head is not None
         self._head += chunk
-        if any(opening in self._head for opening in _OPENINGS):
+        is_socket_of_peer = self._head.startswith(b"HTTP/1.1 101") and b"postroad" not in self._request
+        if is_socket_of_peer or any(opening in self._head for opening in _OPENINGS):
             self._head = None
             self.ready.set_result(None)
-        elif b"\r\n" in self._head and not self._head.startswith(b"HTTP/1.1 200"):
+        elif b"\r\n" in self._head and not self._head.startswith((b"HTTP/1.1 200", b"HTTP/1.1 101")):
             self._crowd.fail(f"the server said {self._head[:200]!r}")
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -85,12 +86,25 @@ class Crowd:
             self.done.set_exception(SystemExit(why))
 
 
+def socket_request(path: str, topic: str, host: str, headers: list[str]) -> bytes:
+    """The handshake; to `/v1/ws` with a subscription to the topic in the same bytes, masked with zeros."""
+    lines = [f"GET {path} HTTP/1.1", f"Host: {host}", "Upgrade: websocket", "Connection: Upgrade", *headers]
+    lines += ["Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==", "Sec-WebSocket-Version: 13"]
+    if path != "/v1/ws":
+        return "\r\n".join([*lines, "", ""]).encode()
+    subscribe = f'{{"op":"subscribe","ref":"a","topic":"{topic}"}}'.encode()
+    frame = bytes([0x81, 0x80 | len(subscribe)]) + bytes(4) + subscribe
+    return "\r\n".join([*lines, "Sec-WebSocket-Protocol: postroad.v1", "", ""]).encode() + frame
+
+
 async def read(url: str, readers: int, messages: int, file: Path, headers: list[str]) -> None:
     parts = urlsplit(url)
     assert parts.hostname is not None and parts.port is not None
     host, port = parts.hostname, parts.port
     lines = [f"GET {parts.path}?{parts.query} HTTP/1.1", f"Host: {parts.netloc}", "Accept: text/event-stream", *headers]
     request = "\r\n".join([*lines, "", ""]).encode()
+    if parts.scheme == "ws":
+        request = socket_request(parts.path, parts.query, parts.netloc, headers)
     crowd, slots = Crowd(readers), asyncio.Semaphore(_CONNECTING_MAX)
     loop = asyncio.get_running_loop()
 

@@ -37,6 +37,11 @@ http {{
       nchan_message_buffer_length 10000;
       nchan_message_timeout 10m;
     }}
+    location ~ ^/socket/([a-z0-9-]+)$ {{
+      nchan_subscriber websocket;
+      nchan_channel_id $1;
+      nchan_subscriber_first_message oldest;
+    }}
     location ~ ^/listen/([a-z0-9-]+)$ {{
       nchan_subscriber eventsource;
       nchan_channel_id $1;
