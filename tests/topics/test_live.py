@@ -282,7 +282,8 @@ async def test_a_slow_reader_is_disconnected(tenant: Tenant, monkeypatch: pytest
     gateway = tenant.gateway
     record = await topics_of(gateway).lifecycle.find(tenant.id, "orders")
     live = topics_of(gateway).live
-    frames = live_events.live_events(live, await live.plan(record, live_message.Selection((">",))))
+    plan = await live.plan(record, live_message.Selection((">",)))
+    frames: Any = live_events.live_events(live, plan, ()).body
     assert b"event: ready" in await anext(frames)
     await fill(tenant, topic, 1)
     assert b"event: message" in await anext(frames)
@@ -313,8 +314,7 @@ async def test_an_invalid_position_is_refused(tenant: Tenant) -> None:
 
 async def test_heartbeats_keep_an_idle_connection_open(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
     assert sse.HEARTBEAT_SECONDS == 15
-    defaults = dict(sse.event_stream.__kwdefaults__ or {})
-    monkeypatch.setattr(sse.event_stream, "__kwdefaults__", {**defaults, "heartbeat_seconds": 0.05})
+    monkeypatch.setattr(sse, "HEARTBEAT_SECONDS", 0.05)
     topic = await make_topic(tenant)
     async with tenant.client.events(f"{topic}/stream") as events:
         async with asyncio.timeout(30):

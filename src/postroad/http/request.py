@@ -55,6 +55,11 @@ class ClientDisconnected(Exception):
     """The client closed its connection before the response."""
 
 
+async def no_body() -> MutableMapping[str, Any]:
+    """`receive` of a request whose connection has another use now."""
+    return {"type": "http.disconnect"}
+
+
 async def _no_body() -> None:
     """Of a route whose body has no ids."""
 

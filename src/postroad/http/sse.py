@@ -9,7 +9,8 @@ from postroad.http.request import Request
 from postroad.http.response import Response
 
 HEARTBEAT_SECONDS = 15.0
-_HEARTBEAT = b": beat\n\n"
+HEARTBEAT = b": beat\n\n"
+RETRY = b"retry: 1000\n\n"
 _HEADERS = [(b"cache-control", b"no-store, no-transform"), (b"x-accel-buffering", b"no")]
 
 
@@ -28,7 +29,12 @@ def event_stream(
 ) -> Response:
     """A response that sends the frames, and heartbeats between them, until the process drains or `ended` is set."""
     ends = [request.draining] if ended is None else [request.draining, ended]
-    return Response(_until_ended(ends, frames, heartbeat_seconds), media=b"text/event-stream", headers=list(_HEADERS))
+    return event_response(_until_ended(ends, frames, heartbeat_seconds))
+
+
+def event_response(chunks: AsyncIterator[bytes]) -> Response:
+    """A response of chunks that include `RETRY` and heartbeats, and end when the process drains."""
+    return Response(chunks, media=b"text/event-stream", headers=list(_HEADERS))
 
 
 async def _until_ended(
@@ -37,7 +43,7 @@ async def _until_ended(
     stopping = [asyncio.ensure_future(end.wait()) for end in ends]
     pending: asyncio.Future[Any] | None = None
     try:
-        yield b"retry: 1000\n\n"
+        yield RETRY
         while not any(end.is_set() for end in ends):
             pending = pending or asyncio.ensure_future(anext(frames))
             await asyncio.wait({pending, *stopping}, timeout=heartbeat_seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -48,7 +54,7 @@ async def _until_ended(
                     return
                 pending = None
             elif not any(end.is_set() for end in ends):
-                yield _HEARTBEAT
+                yield HEARTBEAT
     finally:
         for waiting in stopping:
             waiting.cancel()

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
 
 from postroad.api.live import SUBPROTOCOL, LiveSubscriptionSocketQuery
 from postroad.api.stream_subscriptions import SubscriptionNotFound
@@ -10,7 +11,6 @@ from postroad.api.topics import LivePositionQuery, TopicNotFound
 from postroad.http.request import Request
 from postroad.http.response import Response
 from postroad.http.routing import Route
-from postroad.http.sse import event_stream
 from postroad.http.websocket_frames import offered_subprotocols
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.clock import Clock, epoch_ms
@@ -81,17 +81,25 @@ class LiveSubscriptionRoutes:
     async def follow_subscription(self, request: Request) -> Response:
         plan, subscription = await self._plan(request, DeliveryType.SSE, resume_point(request))
         ended = asyncio.Event()
-        return event_stream(request, self._registered(subscription, live_events(self._live, plan), ended), ended=ended)
+        response = live_events(self._live, plan, (request.draining, ended))
+        response.body = self._registered(subscription, response.body, ended)
+        return response
 
     async def open_subscription_socket(self, request: Request) -> Response:
         query: LiveSubscriptionSocketQuery = request.query
         offered = offered_subprotocols(request.headers)
         resume = None if query.after is None else parse_event_id(query.after)
         plan, subscription = await self._plan(request, DeliveryType.WEBSOCKET, resume)
-        connection = SubscriptionConnection(
-            request, self._live, self._clock, plan, lambda: self._unregister(subscription.key, connection.changed)
-        )
-        self._readers.setdefault(subscription.key, set()).add(connection.changed)
+
+        def register(changed: Callable[[], None]) -> bool:
+            """False if the subscription has changed since it was read."""
+            self._readers.setdefault(subscription.key, set()).add(changed)
+            return self._table.get(subscription.key) == subscription
+
+        def unregister(changed: Callable[[], None]) -> None:
+            self._unregister(subscription.key, changed)
+
+        connection = SubscriptionConnection(request, self._live, self._clock, plan, register, unregister)
         return Response(status=101, socket=connection, subprotocol=SUBPROTOCOL if SUBPROTOCOL in offered else "")
 
     async def _plan(
@@ -116,9 +124,7 @@ class LiveSubscriptionRoutes:
         )
         return plan, subscription
 
-    async def _registered(
-        self, record: SubscriptionRecord, frames: AsyncIterator[bytes], ended: asyncio.Event
-    ) -> AsyncIterator[bytes]:
+    async def _registered(self, record: SubscriptionRecord, frames: Any, ended: asyncio.Event) -> AsyncIterator[bytes]:
         """The frames of a reader that ends when its subscription changes."""
         key = record.key
         self._readers.setdefault(key, set()).add(ended.set)

@@ -1,8 +1,11 @@
 """Live readers over server-sent events."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 
+from postroad.http import sse
+from postroad.http.response import Response
+from postroad.http.sse import HEARTBEAT, RETRY, event_response
 from postroad.topics.live import LivePlan, LiveTopics
 from postroad.topics.live_message import EventForm
 from postroad.topics.live_reader import LiveReader, ReaderEnd
@@ -11,19 +14,23 @@ _FORM = EventForm()
 _BUFFER_BYTES = 256 * 1024  # of frames that wait for the client
 
 
-def live_events(live: LiveTopics, plan: LivePlan) -> AsyncIterator[bytes]:
-    """The events of a planned reader."""
-    return EventSink().chunks(lambda sink: live.start(plan, _FORM, sink))
+def live_events(live: LiveTopics, plan: LivePlan, ends: Sequence[asyncio.Event]) -> Response:
+    """The events of a planned reader, until one of the `ends`."""
+    return event_response(EventSink().chunks(lambda sink: live.start(plan, _FORM, sink), ends))
 
 
 class EventSink:
-    """The frames of one reader, as chunks of a response. Its readers are closed when the response ends."""
+    """The frames of one reader, as chunks of a response. Its reader is closed when the response ends.
+
+    Frames that arrive together are one chunk. Unlike `http.sse.event_stream` it needs no task per chunk.
+    """
 
     def __init__(self) -> None:
-        self._frames: list[bytes] = []
+        self._frames: list[bytes] = [RETRY]
         self._size = 0
         self._is_ended = False
         self._waiting: asyncio.Future[None] | None = None
+        self._sent_at = 0.0
 
     @property
     def is_paused(self) -> bool:
@@ -35,6 +42,9 @@ class EventSink:
         self._wake()
 
     def end(self, reader: LiveReader, reason: ReaderEnd) -> None:
+        self._stop()
+
+    def _stop(self, *_ended: object) -> None:
         self._is_ended = True
         self._wake()
 
@@ -42,19 +52,37 @@ class EventSink:
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 
-    async def chunks(self, start: Callable[["EventSink"], LiveReader]) -> AsyncIterator[bytes]:
+    async def chunks(self, start: Callable[["EventSink"], LiveReader], ends: Sequence[asyncio.Event]) -> AsyncIterator[bytes]:
         """The frames of the reader that is started when the response begins."""
+        loop = asyncio.get_running_loop()
+        stopping = [asyncio.ensure_future(one.wait()) for one in ends]
+        for one in stopping:
+            one.add_done_callback(self._stop)
+        beating = asyncio.ensure_future(self._beat())
         reader = start(self)
         try:
-            while True:
+            while not any(one.is_set() for one in ends):
                 if self._frames:
                     chunk, self._frames, self._size = b"".join(self._frames), [], 0
+                    self._sent_at = loop.time()
                     yield chunk
                     reader.writable()
                 elif self._is_ended:
                     return
                 else:
-                    self._waiting = asyncio.get_running_loop().create_future()
+                    self._waiting = loop.create_future()
                     await self._waiting
         finally:
             reader.close()
+            for waiting in (beating, *stopping):
+                waiting.cancel()
+
+    async def _beat(self) -> None:
+        """Send a heartbeat when nothing else was sent for a while."""
+        loop = asyncio.get_running_loop()
+        while True:
+            left = self._sent_at + sse.HEARTBEAT_SECONDS - loop.time()
+            if self._sent_at and left <= 0:
+                self.send(HEARTBEAT)
+                left = sse.HEARTBEAT_SECONDS
+            await asyncio.sleep(max(0.01, min(left, sse.HEARTBEAT_SECONDS)))

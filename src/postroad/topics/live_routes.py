@@ -10,7 +10,6 @@ from postroad.http.request import Request
 from postroad.http.response import Response
 from postroad.http.routing import Route
 from postroad.http.security_headers import API
-from postroad.http.sse import event_stream
 from postroad.http.websocket_frames import offered_subprotocols
 from postroad.kernel.clock import Clock, epoch_ms
 from postroad.kernel.errors import EngineUnavailable, InvalidParameter, MalformedRequest, UpgradeRequired
@@ -112,7 +111,7 @@ class LiveTopicRoutes:
             from_sequence=query.from_sequence,
             from_ms=epoch_ms(query.from_time),
         )
-        return event_stream(request, live_events(self._live, plan))
+        return live_events(self._live, plan, (request.draining,))
 
     async def open_live_socket(self, request: Request) -> Response:
         offered = offered_subprotocols(request.headers)

@@ -304,17 +304,28 @@ class MultiplexedConnection(LiveConnection):
 
 
 class SubscriptionConnection(LiveConnection):
-    """The connection of a stored subscription. `on_end` is called once, when it has ended."""
+    """The connection of a stored subscription. `register` is called with `changed` when it opens, and returns false if the
+    subscription has changed already; `unregister` when it ends."""
 
-    def __init__(self, request: Request, live: LiveTopics, clock: Clock, plan: LivePlan, on_end: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        request: Request,
+        live: LiveTopics,
+        clock: Clock,
+        plan: LivePlan,
+        register: Callable[[Callable[[], None]], bool],
+        unregister: Callable[[Callable[[], None]], None],
+    ) -> None:
         super().__init__(request, live, clock)
         self._plan: LivePlan | None = plan
-        self._on_end = on_end
+        self._register, self._unregister = register, unregister
 
     def opened(self, socket: WebSocket) -> None:
         super().opened(socket)
         plan, self._plan = self._plan, None
-        if plan is not None:
+        if not self._register(self.changed):
+            self.changed()
+        elif plan is not None:
             self._start("", plan)
 
     def changed(self) -> None:
@@ -323,7 +334,7 @@ class SubscriptionConnection(LiveConnection):
 
     def closed(self) -> None:
         super().closed()
-        self._on_end()
+        self._unregister(self.changed)
 
     def _reader_ended(self, ref: str, reader: LiveReader) -> None:
         super()._reader_ended(ref, reader)
