@@ -480,9 +480,9 @@ async def test_the_status_of_a_topic_counts_readers_of_all_workers(tenant: Tenan
         async def are_counted() -> bool:
             return await counts() == [4, 4]
 
-        await eventually(are_counted)
+        await eventually(are_counted, 60)
 
     async def are_gone() -> bool:
         return await counts() == [0, 0]
 
-    await eventually(are_gone)
+    await eventually(are_gone, 60)

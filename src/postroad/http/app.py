@@ -5,7 +5,7 @@ import re
 import time
 import traceback
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -15,11 +15,11 @@ from postroad.http import metrics
 from postroad.http.admission import Admission, AdmissionLimits, CallerLimits
 from postroad.http.client_ip import Network, client_address
 from postroad.http.loopback import check_loopback
-from postroad.http.open_sockets import OpenSockets
+from postroad.http.open_sockets import OpenSockets, renewal
 from postroad.http.problems import problem_response
 from postroad.http.protocol_paths import is_protocol_path, is_protocol_request
 from postroad.http.query import parse_query
-from postroad.http.request import ClientDisconnected, Receive, Request, ResponseCycle, RevocationWatch, Scope, Send, no_body
+from postroad.http.request import ClientDisconnected, Receive, Request, ResponseCycle, RevocationWatch, Scope, Send
 from postroad.http.request_body import check_json, decode_body, read_body
 from postroad.http.response import SLICE_BYTES_MAX, Response
 from postroad.http.routing import Route, Router, error_response
@@ -30,7 +30,6 @@ from postroad.kernel.errors import (
     Overloaded,
     PostroadError,
     RouteNotFound,
-    Unauthenticated,
 )
 from postroad.kernel.identity import Caller, Credential, RouteRequirement
 from postroad.kernel.ids import new_request_id
@@ -286,10 +285,7 @@ class App:
         if route.is_websocket:
             check_origin(request.headers, self._settings.cors_origin, request.scheme)
             accept = check_handshake(request.headers if scope.get("switch") is not None else {})
-            if request._caller is not None:
-                kept = Request("GET", request.path, request.request_id, {}, request.parameters, no_body, self.draining)
-                kept.client = request.client
-                request.reauthenticate = partial(self._reauthenticate, route, kept, request._caller.tenant)
+            request.reauthenticate = renewal(self._authenticator.authenticate, request, route)
         body_bytes_max = self._admit_caller(request, route)
         if route.query is not None:
             request.query = parse_query(scope["query_string"], route.query, has_bearer=route.resource is not None)
@@ -301,14 +297,6 @@ class App:
         if response.socket is not None:
             response.headers.append((b"sec-websocket-accept", accept))
         return response
-
-    async def _reauthenticate(self, route: Route, kept: Request, tenant: str, credential: str) -> Caller:
-        """The caller of another credential for the same route and tenant. `kept` is what remains of the handshake's request."""
-        headers = {b"authorization": b"Bearer " + credential.encode(), b"x-postroad-tenant": tenant.encode()}
-        caller = await self._authenticator.authenticate(replace(kept, headers=headers), route)
-        if caller.tenant != tenant:
-            raise Unauthenticated("the credential is of another tenant")
-        return caller
 
     def _set_origin(self, request: Request, scope: Scope) -> None:
         client = scope.get("client")

@@ -1,10 +1,16 @@
 """The WebSocket connections of a worker: opened, pinged, and closed when the process drains."""
 
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
 from postroad.http import metrics
-from postroad.http.request import Request, Scope
+from postroad.http.request import Request, Scope, no_body
 from postroad.http.response import Response
+from postroad.http.routing import Route
 from postroad.http.security_headers import API
 from postroad.http.websocket import CloseCode, PingSchedule, WebSocket
+from postroad.kernel.errors import Unauthenticated
+from postroad.kernel.identity import Caller
 
 _DRAINING = "the server is shutting down"
 
@@ -39,6 +45,26 @@ class OpenSockets:
     def drain(self) -> None:
         self._is_draining = True
         self._pings.close_all(CloseCode.GOING_AWAY, _DRAINING)
+
+
+def renewal(
+    authenticate: Callable[[Request, Route], Awaitable[Caller]], request: Request, route: Route
+) -> Callable[[str], Awaitable[Caller]] | None:
+    """The caller of another credential for the same route and tenant. Keeps little of the request, which ends before."""
+    if request._caller is None:
+        return None
+    tenant = request._caller.tenant
+    kept = Request("GET", request.path, request.request_id, {}, request.parameters, no_body, request.draining)
+    kept.client = request.client
+
+    async def renew(credential: str) -> Caller:
+        headers = {b"authorization": b"Bearer " + credential.encode(), b"x-postroad-tenant": tenant.encode()}
+        caller = await authenticate(replace(kept, headers=headers), route)
+        if caller.tenant != tenant:
+            raise Unauthenticated("the credential is of another tenant")
+        return caller
+
+    return renew
 
 
 def _head(response: Response, request_id: str) -> bytes:
