@@ -61,7 +61,7 @@ ENTRIES = (
         "report",
         "Write one HTML page about a day: queue health, latency, backlog, dead letters, usage and sessions.",
     ),
-    _group("pipeline", _SERVER, "The data pipeline: stores events as Parquet and computes reports from them."),
+    _group("pipeline", _SERVER, "The data pipeline: stores events in Delta tables and computes reports from them."),
     _command(
         "worker",
         _USE,
