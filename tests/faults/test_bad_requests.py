@@ -84,7 +84,7 @@ def names_of(size: int) -> dict[str, str]:
 
 
 LIMITS = [
-    Limit("payload", MIB, lambda n: publish(payload="x" * (n - 2)), 413, "too-large"),
+    Limit("payload", MIB, lambda n: publish(payload="x" * n), 413, "too-large"),
     Limit(
         "body", 8 * MIB, lambda n: RpcRequest("POST", "/v1/queues/q/messages", data=json_of(n), headers=JSON), 413, "too-large"
     ),

@@ -192,9 +192,9 @@ async def test_the_size_of_payloads_is_limited(gateway: Gateway, both: tuple[Ten
     queue = await both[0].queue()
     await set_for_both(both, operator(gateway, both[0]), maxMessageBytes=1024)
     for one in both:
-        (await one.client.post(f"{queue}/messages", {"payload": "x" * 1023})).problem(413, "too-large")
+        (await one.client.post(f"{queue}/messages", {"payload": "x" * 1025})).problem(413, "too-large")
         assert (await one.client.post(f"{queue}/messages", {"payload": "x" * 1022})).status == 201
-        batch = {"messages": [{"payload": "x" * 1023}, {"payload": "x"}]}
+        batch = {"messages": [{"payload": "x" * 1025}, {"payload": "x"}]}
         assert (await one.client.post(f"{queue}/messages/batch", batch)).ok()["failed"] == 1
 
 

@@ -33,6 +33,10 @@ DEFAULTS = {
     "schema": None,
     "expectedDrainSeconds": None,
     "archive": False,
+    "deadLetterQueue": None,
+    "delayMs": 0,
+    "sqsAttributes": {},
+    "tags": {},
 }
 
 
