@@ -136,9 +136,9 @@ class Clustered(Deployment):
 
     victims = ("n1", "n2", "n3", "gateway-1", "gateway-2", "gateway-1 worker", "gateway-2 worker")
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, **environment: str) -> None:
         self.cluster = Cluster(home)
-        self.gateways = [self.cluster.gateway("up", **SETTINGS) for _ in range(2)]
+        self.gateways = [self.cluster.gateway("up", **SETTINGS, **environment) for _ in range(2)]
 
     async def start(self) -> None:
         await self.cluster.start()
