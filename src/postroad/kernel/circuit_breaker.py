@@ -13,6 +13,16 @@ class CircuitBreaker:
     """Stops calls to a target that fails: open after `failure_threshold` failures in a row, and half-open `recovery_ms` after the
     last one, when it allows a single trial call. With `recovery_ms_max`, each failed trial doubles that time. In memory."""
 
+    __slots__ = (
+        "_failed_at_ms",
+        "_failure_threshold",
+        "_failures",
+        "_first_recovery_ms",
+        "_is_trial",
+        "_recovery_ms",
+        "_recovery_ms_max",
+    )
+
     def __init__(self, failure_threshold: int, recovery_ms: int, recovery_ms_max: int | None = None) -> None:
         self._failure_threshold, self._first_recovery_ms = failure_threshold, recovery_ms
         self._recovery_ms_max = recovery_ms_max or recovery_ms

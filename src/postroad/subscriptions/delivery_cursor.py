@@ -40,6 +40,19 @@ class CursorState(msgspec.Struct, frozen=True, kw_only=True):
 class DeliveryCursor:
     """Progress in memory. `is_ordered`: of the messages with one key, at most one is in flight, in the order of the topic."""
 
+    __slots__ = (
+        "_due",
+        "_in_flight",
+        "_keys",
+        "_open",
+        "_open_max",
+        "_queues",
+        "_unkeyed",
+        "is_ordered",
+        "read_to",
+        "version",
+    )
+
     def __init__(self, state: CursorState, *, is_ordered: bool = False, open_max: int = OPEN_MAX) -> None:
         self.read_to = state.read_to
         self.is_ordered = is_ordered

@@ -102,6 +102,8 @@ class ConcurrencyWindow:
     It starts small, so that many endpoints that do not respond at all occupy few slots.
     """
 
+    __slots__ = ("_size", "maximum")
+
     def __init__(self, maximum: int) -> None:
         self.maximum = maximum
         self._size = 1.0

@@ -4,7 +4,6 @@ For receivers that do not send `X-MQ-Hops` back. A change of a bucket has the ti
 of the previous change of the same key to the same subscription, the receiver is likely to have made it.
 """
 
-from collections import OrderedDict
 from dataclasses import dataclass
 
 from postroad.topics import rules
@@ -24,9 +23,11 @@ class _Key:
 class LoopDetector:
     """`suspected`: the key that was changed during its own delivery at least `REPEATS` times in a row, the last time at least."""
 
+    __slots__ = ("_keys", "suspected")
+
     def __init__(self) -> None:
         self.suspected: str | None = None
-        self._keys: OrderedDict[str, _Key] = OrderedDict()
+        self._keys: dict[str, _Key] = {}  # the oldest first
 
     def add(self, message: StoredTopicMessage, started_ms: int, ended_ms: int) -> bool:
         """Count a delivery; return whether it raises the suspicion. Messages that are no changes of a bucket do not count."""
@@ -38,7 +39,7 @@ class LoopDetector:
         repeats = key.repeats + 1 if key is not None and is_response else 0
         self._keys[message.subject] = _Key(started_ms, ended_ms, repeats)
         if len(self._keys) > _KEYS_MAX:
-            self._keys.popitem(last=False)
+            del self._keys[next(iter(self._keys))]
         if repeats >= REPEATS:
             is_new, self.suspected = self.suspected != message.subject, message.subject
             return is_new

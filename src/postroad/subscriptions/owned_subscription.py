@@ -1,6 +1,5 @@
 """A subscription in the process that delivers it: cursors, limits, breaker, counts. No I/O; the time is passed in."""
 
-from collections import deque
 from dataclasses import dataclass, field
 
 from postroad.kernel.circuit_breaker import BreakerState, CircuitBreaker
@@ -73,7 +72,7 @@ class OwnedSubscription:
     window: ConcurrencyWindow = field(init=False)
     rate: TokenBucket | None = None
     loops: LoopDetector = field(default_factory=LoopDetector)
-    _recent: deque[tuple[int, int, int]] = field(default_factory=deque)  # start of the bucket, successes, failures
+    _recent: list[tuple[int, int, int]] = field(default_factory=list)  # start of the bucket, successes, failures
 
     def __post_init__(self) -> None:
         self.key = self.record.key
@@ -157,7 +156,7 @@ class OwnedSubscription:
         at, successes, failures = self._recent[-1]
         self._recent[-1] = (at, successes + is_success, failures + (not is_success))
         while self._recent and self._recent[0][0] < now_ms - _RECENT_MS:
-            self._recent.popleft()
+            del self._recent[0]
 
     # State
 
