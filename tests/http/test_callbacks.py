@@ -54,26 +54,19 @@ def shape(answer: Answer) -> tuple[int, list[str], list[str]]:
 async def test_busy_routes_are_served_with_callbacks(tenant: Tenant, paths: Paths) -> None:
     queue = await tenant.queue()
     await tenant.publish(queue, 1)
-    [message] = await tenant.pull(queue)
-    (await tenant.ack(queue, message["receiptId"])).ok()
     text = {"headers": {"Content-Type": "text/plain"}}
     (await tenant.client.put("/v1/stream/s", data=b"", **text)).ok(201)
     for _ in range(2):
         assert (await tenant.client.post("/v1/stream/s", data=b"x", **text)).status == 204
-    assert paths.taken == [f"{queue}/messages", f"{queue}/ack", "/v1/stream/s", "/v1/stream/s"]
+    assert paths.taken == [f"{queue}/messages", "/v1/stream/s", "/v1/stream/s"]
 
 
 async def test_responses_are_the_same(gateway: Gateway, tenant: Tenant) -> None:
     queue, text = await tenant.queue(), {"headers": {"Content-Type": "text/plain"}}
     (await tenant.client.put("/v1/stream/s", data=b"", **text)).ok(201)
 
-    async def ack() -> Answer:
-        [message] = await tenant.pull(queue)
-        return await tenant.ack(queue, message["receiptId"])
-
     for call in (
         lambda: tenant.client.post(f"{queue}/messages", {"payload": 1}),
-        ack,
         lambda: tenant.client.post("/v1/stream/s", data=b"x", **text),
         lambda: tenant.client.post(f"{queue}/messages", {"payload": 1}, headers={"X-Request-Id": "mine"}),
         lambda: tenant.client.post(f"{queue}/messages", {"payloads": 1}),
@@ -81,7 +74,6 @@ async def test_responses_are_the_same(gateway: Gateway, tenant: Tenant) -> None:
         lambda: tenant.client.post(f"{queue}/messages", data=b"<", headers={"Content-Type": "text/xml"}),
         lambda: tenant.client.post(f"{queue}/messages", {"payload": 1}, headers={"Content-Encoding": "gzip"}),
         lambda: tenant.client.post("/v1/queues/none/messages", {"payload": 1}),
-        lambda: tenant.client.post(f"{queue}/ack", {"receiptId": "no receipt"}),
         lambda: tenant.client.post("/v1/stream/none", data=b"x", **text),
         lambda: tenant.client.post(f"{queue}/messages", {"payload": 1}, headers={"X-Postroad-Tenant": "another"}),
     ):
@@ -167,9 +159,7 @@ async def test_without_an_audit_there_are_no_events(tenant: Tenant, paths: Paths
     queue = await tenant.queue()
     (await tenant.client.post(SETTINGS, {"auditMode": "off"})).ok()
     await tenant.publish(queue, 1)
-    [message] = await tenant.pull(queue)
-    (await tenant.ack(queue, message["receiptId"])).ok()
-    assert len(paths.taken) == 2
+    assert len(paths.taken) == 1
     assert not [event for event in await tenant.events() if event["event"].startswith("job.")]
 
 
@@ -238,8 +228,7 @@ async def test_a_bug_is_a_500_and_the_request_ends(gateway: Gateway, tenant: Ten
     def broken(*_arguments: object, **_more: object) -> None:
         raise RuntimeError("a bug")
 
-    for name in ("add_published", "add_completed"):
-        monkeypatch.setattr("postroad.queues.throughput.Throughput." + name, broken)
+    monkeypatch.setattr("postroad.queues.throughput.Throughput.add_published", broken)
     async with asyncio.timeout(30):
         (await tenant.client.post(f"{queue}/messages", {"payload": 1})).problem(500, "internal")
     assert gateway.node.app.open_requests == 0

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from postroad.jetstream import stream_reader
@@ -11,13 +11,8 @@ from postroad.jetstream.deliveries import ACK, Acknowledgement, DeliveryRef
 from postroad.jetstream.management import delete_message
 from postroad.kernel.backoff import Backoff
 from postroad.kernel.errors import EngineUnavailable, PostroadError
-from postroad.kernel.futures import resolve
 
 _CONFIRM_SECONDS = 2.0
-
-OnAcknowledged = Callable[[Exception | None], None]
-OnAttempted = Callable[[list[Acknowledgement] | ConnectionLost], None]  # with the unconfirmed ones
-
 _ACK_BACKOFF = Backoff(first_seconds=0.05, max_seconds=1.0)
 
 
@@ -29,7 +24,6 @@ class Acknowledger:
         self._closed_by: PostroadError | None = None
         self._ack_prefix = f"$JS.ACK.{stream}.{consumer}."
         self._unsent: list[_Attempt] = []
-        self._tasks: set[asyncio.Task[None]] = set()
 
     def _ack_subject(self, ref: DeliveryRef) -> str:
         return f"{self._ack_prefix}{ref.attempt}.{ref.stream_sequence}.{ref.consumer_sequence}.{ref.stored_at_ns}.0"
@@ -68,49 +62,12 @@ class Acknowledger:
         if any(ack == ACK for _, ack in acks):  # the record of a removed message; a lost nak redelivers
             await self._connection.store_sync.wait(self._stream)
 
-    def acknowledge_callback(self, acks: Sequence[Acknowledgement], on_acknowledged: OnAcknowledged) -> None:
-        """Like `acknowledge`, but calls `on_acknowledged`, which must not raise, with the error or None."""
-        if not acks:
-            on_acknowledged(None)
-        elif self._closed_by is not None or not self._connection.is_up:
-            self._acknowledge_in_task(acks, on_acknowledged)
-        else:
-            self._send(acks, partial(self._on_attempted, acks, on_acknowledged))
-
-    def _on_attempted(
-        self,
-        acks: Sequence[Acknowledgement],
-        on_acknowledged: OnAcknowledged,
-        unconfirmed: list[Acknowledgement] | ConnectionLost,
-    ) -> None:
-        if unconfirmed != []:
-            self._acknowledge_in_task(acks, on_acknowledged)
-        else:
-            self._connection.store_sync.request(self._stream, 0, on_acknowledged)
-
-    def _acknowledge_in_task(self, acks: Sequence[Acknowledgement], on_acknowledged: OnAcknowledged) -> None:
-        """Once more, with repetitions."""
-
-        async def acknowledge() -> None:
-            try:
-                await self.acknowledge(acks)
-            except Exception as error:
-                on_acknowledged(error)
-            else:
-                on_acknowledged(None)
-
-        task = asyncio.get_running_loop().create_task(acknowledge())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     async def _acknowledge_once(self, acks: Sequence[Acknowledgement], deadline: float) -> list[Acknowledgement]:
         """Returns the acknowledgements that were not confirmed, and whose message is still there. Raises ConnectionLost."""
         if not self._connection.is_up:
             async with asyncio.timeout_at(deadline):
                 await self._connection.wait_up()
-        future: asyncio.Future[list[Acknowledgement]] = asyncio.get_running_loop().create_future()
-        self._send(acks, partial(resolve, future))
-        unconfirmed = await future
+        unconfirmed = await self._send(acks)
         if unconfirmed:
             async with asyncio.timeout_at(deadline):
                 return [ack for ack in unconfirmed if not await self._delete(ack)]
@@ -136,11 +93,13 @@ class Acknowledger:
 
     # Sending: one write and one timer for all callers that are there now
 
-    def _send(self, acks: Sequence[Acknowledgement], on_attempted: OnAttempted) -> None:
-        """Send acknowledgements; then report those that are not confirmed in time, or ConnectionLost if none was sent."""
-        self._unsent.append(_Attempt(acks, on_attempted))
+    def _send(self, acks: Sequence[Acknowledgement]) -> "asyncio.Future[list[Acknowledgement]]":
+        """Send acknowledgements. The future has those that are not confirmed in time, or ConnectionLost if none was sent."""
+        attempt = _Attempt(acks)
+        self._unsent.append(attempt)
         if len(self._unsent) == 1:
             asyncio.get_running_loop().call_soon(self._send_all)
+        return attempt.future
 
     def _send_all(self) -> None:
         attempts, self._unsent = self._unsent, []
@@ -148,8 +107,8 @@ class Acknowledger:
         try:
             for attempt in attempts:
                 for index, (ref, ack) in enumerate(attempt.acks):
-                    reply_subject = self._connection.expect_callback(partial(attempt.on_reply, index))
-                    attempt.unanswered[index] = reply_subject
+                    reply_subject, replied = self._connection.expect()
+                    attempt.expect(index, reply_subject, replied)
                     subject = self._ack_subject(ref)
                     commands.append(b"PUB %b %b %d\r\n%b\r\n" % (subject.encode(), reply_subject.encode(), len(ack), ack))
             self._connection.send(b"".join(commands))
@@ -167,28 +126,32 @@ class Acknowledger:
 class _Attempt:
     """Acknowledgements of one caller that are sent once."""
 
-    __slots__ = ("_is_ended", "_on_attempted", "_unconfirmed", "acks", "unanswered")
+    __slots__ = ("_unanswered", "_unconfirmed", "acks", "future")
 
-    def __init__(self, acks: Sequence[Acknowledgement], on_attempted: OnAttempted) -> None:
-        self.acks, self._on_attempted = acks, on_attempted
+    def __init__(self, acks: Sequence[Acknowledgement]) -> None:
+        self.acks = acks
         self._unconfirmed = dict(enumerate(acks))
-        self.unanswered: dict[int, str] = {}  # reply subjects
-        self._is_ended = False
+        self._unanswered: dict[int, str] = {}  # reply subjects
+        self.future: asyncio.Future[list[Acknowledgement]] = asyncio.get_running_loop().create_future()
 
-    def on_reply(self, index: int, reply: Reply | ConnectionLost) -> None:
-        if isinstance(reply, Reply) and reply.status != "503":
+    def expect(self, index: int, reply_subject: str, replied: "asyncio.Future[Reply]") -> None:
+        self._unanswered[index] = reply_subject
+        replied.add_done_callback(partial(self._on_reply, index))
+
+    def _on_reply(self, index: int, replied: "asyncio.Future[Reply]") -> None:
+        if replied.exception() is None and replied.result().status != "503":
             del self._unconfirmed[index]
-        del self.unanswered[index]
-        if not self.unanswered:
-            self._report(list(self._unconfirmed.values()))
+        del self._unanswered[index]
+        if not self._unanswered and not self.future.done():
+            self.future.set_result(list(self._unconfirmed.values()))
 
-    def end(self, connection: Connection, error: ConnectionLost | None = None) -> None:
+    def end(self, connection: Connection, error: Exception | None = None) -> None:
         """Wait no longer for replies."""
-        for reply_subject in self.unanswered.values():
+        for reply_subject in self._unanswered.values():
             connection.forget(reply_subject)
-        self._report(error or list(self._unconfirmed.values()))
-
-    def _report(self, outcome: list[Acknowledgement] | ConnectionLost) -> None:
-        if not self._is_ended:
-            self._is_ended = True
-            self._on_attempted(outcome)
+        if self.future.done():
+            return
+        if error is not None:
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(list(self._unconfirmed.values()))

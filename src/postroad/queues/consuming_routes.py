@@ -1,7 +1,6 @@
 """HTTP routes of consumers: pull, ack, nack, extend."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Annotated, Any
 
 from msgspec import UNSET, Meta
@@ -24,13 +23,13 @@ from postroad.governance.tenant_settings import TenantSettingsStore
 from postroad.http.problems import problem_of
 from postroad.http.request import Request
 from postroad.http.response import Response
-from postroad.http.routing import Respond, Route, Start
+from postroad.http.routing import Route
 from postroad.kernel.clock import rfc3339
 from postroad.kernel.errors import Draining, EngineUnavailable, PostroadError
 from postroad.kernel.identity import Scope
 from postroad.kernel.json import invalid_field
 from postroad.queues.consuming import Consumer
-from postroad.queues.lease_operations import AckedReceipts, ExtendedLease
+from postroad.queues.lease_operations import ExtendedLease
 from postroad.queues.progress import ProgressReports
 
 _RECEIPT_ERRORS = (QueueNotFound, ReceiptInvalid, LeaseExpired, AlreadySettled, EngineUnavailable)
@@ -68,7 +67,6 @@ class ConsumingRoutes:
                 "Acknowledge messages",
                 tag,
                 body=_one_or_many(AckRequest),
-                prepare=self.prepare_ack,
                 response=Acked,
                 errors=_RECEIPT_ERRORS,
                 description="After the response a message is not delivered again. Acknowledging twice has no further effect. "
@@ -153,15 +151,6 @@ class ConsumingRoutes:
         queue = request.parameters["queue"]
         errors = await self._consumer.ack(request.context, queue, receipts, accepts_expired=body.expired)
         return _ack_response(body, receipts, errors)
-
-    def prepare_ack(self, request: Request) -> Start | None:
-        body: AckRequest = request.body
-        receipts = body.receipt_list()
-        acked = self._consumer.prepare_ack(request.context, request.parameters["queue"], receipts)
-        return None if acked is None else partial(self._start_ack, body, receipts, acked)
-
-    def _start_ack(self, body: AckRequest, receipts: Sequence[str], acked: AckedReceipts, respond: Respond) -> None:
-        self._consumer.start_ack(acked, lambda problem: respond(problem or _ack_response(body, receipts, [None] * len(receipts))))
 
     async def nack(self, request: Request) -> Response:
         body: NackRequest = request.body

@@ -1,10 +1,8 @@
 """Ends and extensions of leases: ack, nack, extend. Any process can do it for any lease."""
 
 import asyncio
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import NamedTuple
 
 from postroad.api.queues import AlreadySettled, JobWasCancelled, LeaseExpired, Priority, QueueNotFound, ReceiptInvalid
 from postroad.api.receipts import NackRequest
@@ -20,7 +18,6 @@ from postroad.jetstream.stream_reader import Entry
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import PostroadError
-from postroad.kernel.futures import resolve
 from postroad.queues import job_events, metrics
 from postroad.queues.cancelled_messages import CancelledMessages
 from postroad.queues.dead_letters import DeadLetters
@@ -49,17 +46,6 @@ _NACK_STEPS = {"retry": Step.RETRIED, "requeue": Step.REQUEUED, "dlq": Step.DEAD
 class ExtendedLease:
     receipt_id: str
     deadline_ms: int
-
-
-class AckedReceipts(NamedTuple):
-    """Valid receipts of messages to be removed from their queue."""
-
-    context: RequestContext
-    record: QueueRecord
-    receipts: Sequence[Receipt]
-
-
-OnAcked = Callable[[Exception | None], None]
 
 
 class LeaseOperations(ReceiptVerification):
@@ -108,63 +94,13 @@ class LeaseOperations(ReceiptVerification):
                 for one, text in zip(receipts, receipt_ids, strict=True)
             ]
         valid = [receipt for receipt in receipts if isinstance(receipt, Receipt)]
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.start_ack(AckedReceipts(context, record, valid), partial(resolve, future))
-        await future
+        await self._acknowledge(record, [(receipt, ACK) for receipt in valid])
+        now = self._clock()
+        self._lease_log.record(record, [transition_of(receipt, Step.ACKED, now) for receipt in valid])
+        await self._outbox.commit(context, *(job_events.done(record, receipt, now) for receipt in valid))
+        metrics.acked.add(context.tenant, len(valid))
+        self._throughput.add_completed(record.stream, len(valid))
         return [receipt if isinstance(receipt, PostroadError) else None for receipt in receipts]
-
-    def prepare_ack(self, context: RequestContext, queue: str, receipt_ids: Sequence[str]) -> AckedReceipts | None:
-        """The receipts, if all are valid and not used before; None otherwise. No effect."""
-        record = self._lifecycle.cached(context.tenant, queue)
-        if record is None:
-            return None
-        valid: list[Receipt] = []
-        for receipt_id in receipt_ids:
-            receipt = self._verify_receipt(record, receipt_id, Step.ACKED)
-            if not isinstance(receipt, Receipt):
-                return None
-            valid.append(receipt)
-        return AckedReceipts(context, record, valid)
-
-    def start_ack(self, acked: AckedReceipts, on_acked: OnAcked) -> None:
-        """Call `on_acked` with None once none of the messages can be delivered again, or with the error."""
-        groups = _by_priority([(receipt, ACK) for receipt in acked.receipts])
-        self._acknowledge_next(groups, acked, on_acked, None)
-
-    def _acknowledge_next(
-        self,
-        groups: list[tuple[Priority, list[Acknowledgement]]],
-        acked: AckedReceipts,
-        on_acked: OnAcked,
-        problem: Exception | None,
-    ) -> None:
-        if problem is not None or not groups:
-            self._on_removed(acked, on_acked, problem)
-            return
-        priority, acks = groups.pop()
-        following = partial(self._acknowledge_next, groups, acked, on_acked)
-        self._pull_consumer(acked.record, priority).acknowledge_callback(acks, following)
-
-    def _on_removed(self, acked: AckedReceipts, on_acked: OnAcked, problem: Exception | None) -> None:
-        if problem is not None:
-            on_acked(problem)
-            return
-        record, now = acked.record, self._clock()
-        try:
-            self._lease_log.record(record, [transition_of(receipt, Step.ACKED, now) for receipt in acked.receipts])
-            events = [job_events.done(record, receipt, now) for receipt in acked.receipts]
-            self._outbox.commit_callback(acked.context, events, partial(self._on_recorded, acked, on_acked))
-        except Exception as error:  # a bug: the caller must not wait for ever
-            on_acked(error)
-
-    def _on_recorded(self, acked: AckedReceipts, on_acked: OnAcked, problem: Exception | None) -> None:
-        try:
-            if problem is None:
-                metrics.acked.add(acked.context.tenant, len(acked.receipts))
-                self._throughput.add_completed(acked.record.stream, len(acked.receipts))
-        except Exception as error:
-            problem = error
-        on_acked(problem)
 
     async def remove(self, context: RequestContext, queue: str, receipt_ids: Sequence[str]) -> None:
         """Remove messages that were stored elsewhere: their jobs have not ended. Raises QueueNotFound, EngineUnavailable."""
@@ -349,7 +285,10 @@ class LeaseOperations(ReceiptVerification):
 
     async def _acknowledge(self, record: QueueRecord, acks: Sequence[tuple[Receipt, bytes]]) -> None:
         """Raises EngineUnavailable."""
-        for priority, of_priority in _by_priority(acks):
+        by_priority: dict[Priority, list[Acknowledgement]] = {}
+        for receipt, ack in acks:
+            by_priority.setdefault(receipt.priority, []).append((_delivery(receipt), ack))
+        for priority, of_priority in by_priority.items():
             await self._pull_consumer(record, priority).acknowledge(of_priority)
 
     def _pull_consumer(self, record: QueueRecord, priority: Priority = "normal") -> PullConsumer:
@@ -412,11 +351,3 @@ def _gone(receipt: Receipt) -> AlreadySettled:
 
 def _delivery(receipt: Receipt) -> DeliveryRef:
     return DeliveryRef(receipt.stream_sequence, receipt.consumer_sequence, receipt.attempt, receipt.stored_at_ns)
-
-
-def _by_priority(acks: Sequence[tuple[Receipt, bytes]]) -> list[tuple[Priority, list[Acknowledgement]]]:
-    """Each priority has a consumer of its own."""
-    groups: dict[Priority, list[Acknowledgement]] = {}
-    for receipt, ack in acks:
-        groups.setdefault(receipt.priority, []).append((_delivery(receipt), ack))
-    return list(groups.items())
