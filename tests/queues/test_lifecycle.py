@@ -20,7 +20,7 @@ from postroad.queues.records import QueueRecord, StoredMessage, encode_message
 from tests.gateway import Gateway, ShiftedClock, Tenant, gateway_settings, running_gateway
 from tests.waiting import eventually
 
-DEFAULTS = {
+DEFAULTS: dict[str, Any] = {
     "visibilityTimeoutMs": 30_000,
     "retentionMs": 0,
     "dedupeWindowMs": None,
