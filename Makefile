@@ -72,6 +72,7 @@ bench-pipeline: setup ## Measure the data source, the ingest and the reports bes
 
 bench: setup ## Measure Postroad beside its peers (installs them); writes benchmarks/results.md: ten minutes
 	@$(BIN)/python -m benchmarks.compare
+	@$(BIN)/python -m benchmarks.live
 	@$(BIN)/python -m benchmarks.buckets
 
 clean: ## Remove .venv and caches (never var/)
