@@ -41,7 +41,6 @@ _RECONCILE_SECONDS = 2.0
 _RETRY_SECONDS = 1.0
 _DRAIN_SECONDS = 2.0
 _SAMPLE_SECONDS = 10.0
-_TAKEOVERS_MAX = 64  # at the same time: a process that starts with 10,000 subscriptions needs memory for these only
 _RESUME_READING_FROM = OPEN_MAX // 2  # free places of a full cursor from which on the log is read again
 
 Disable = Callable[[SubscriptionRecord, str], Awaitable[None]]
@@ -75,7 +74,6 @@ class Dispatcher:
         self._scheduler = Scheduler(self._attempt, clock, slots=slots, is_served=is_served)
         self._owned: dict[str, OwnedSubscription] = {}  # by key of the record
         self._busy: dict[str, asyncio.Task[None]] = {}  # takeovers and releases in progress, by key
-        self._taking = asyncio.Semaphore(_TAKEOVERS_MAX)
         self._reading: set[asyncio.Task[None]] = set()
         self._dirty: set[str] = set()
         self._sampled: dict[str, tuple[int, int]] = {}
@@ -164,8 +162,7 @@ class Dispatcher:
         self._busy[key] = asyncio.create_task(run())
 
     async def _take(self, key: str, record: SubscriptionRecord, topic: TopicRecord, members: frozenset[str]) -> None:
-        async with self._taking:
-            owned = await self._takeover.take(record, topic, members)
+        owned = await self._takeover.take(record, topic, members)
         self._owned[key] = owned
         self._sampled[key] = (owned.delivered_count, owned.failed_count)
         self._scheduler.add(owned)
