@@ -18,6 +18,7 @@ def test_a_missing_engine_is_reported_before_spark_starts(bare: Shell) -> None:
     done = bare.run_process("pipeline", "run", "--once")
     assert done.code == 1
     assert "POSTROAD_NATS_URL is not set" in done.stderr
+    assert bare.run_process("pipeline", "migrate").code == 1
     gone = bare.with_environment(POSTROAD_NATS_URL="nats://user:secret@127.0.0.1:1").run_process(
         "pipeline", "backfill", "--days", "2"
     )

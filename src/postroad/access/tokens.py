@@ -15,7 +15,7 @@ import msgspec
 from postroad.access.identity_cache import IdentityCache
 from postroad.access.records import earliest
 from postroad.api.access import NewToken
-from postroad.api.buckets import PREFIX
+from postroad.api.selectors import PREFIX
 from postroad.crypto.signing import SignatureInvalid, Signer
 from postroad.http.routing import Route
 from postroad.jetstream.bucket import Bucket

@@ -6,9 +6,8 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from postroad.api.buckets import KEY_CHARS_MAX, PREFIX
 from postroad.api.pages import Limit, page_of
-from postroad.api.topics import PATTERNS_MAX, SubjectPattern
+from postroad.api.selectors import KEY_CHARS_MAX, PATTERNS_MAX, PREFIX, SubjectPattern
 from postroad.kernel.clock import AwareDatetime, Timestamp
 from postroad.kernel.errors import AuthError, NotFound
 from postroad.kernel.identity import ALL_RESOURCES, Credential, Scope

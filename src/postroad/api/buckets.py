@@ -9,18 +9,15 @@ from msgspec import UNSET, Meta, UnsetType
 
 from postroad.api.pages import Limit, Page, page_of
 from postroad.api.queues import PlacementTag
+from postroad.api.selectors import KEY, KEY_CHARS_MAX, PREFIX
 from postroad.api.topics import ContentType, SequenceNumber
 from postroad.kernel.clock import Timestamp
 from postroad.kernel.errors import ConflictError, NotFound
 from postroad.kernel.names import BUCKET, TOPIC, TOPIC_CHARS_MAX
 
-KEY_CHARS_MAX = 256
 HISTORY_MAX = 64
 BATCH_WRITES_MAX = 100
 TTL_SECONDS_MAX = 10 * 366 * 86_400
-_TOKEN = r"[-/_=A-Za-z0-9]+"  # noqa: S105  # of a key
-KEY = rf"^{_TOKEN}(\.{_TOKEN})*$"
-PREFIX = rf"^{_TOKEN}(\.{_TOKEN})*\.?$"
 CURSOR = r"^[0-9a-f]{12}\.[0-9]{1,19}$"
 
 

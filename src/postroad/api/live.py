@@ -6,14 +6,13 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from postroad.api.problems import Problem
+from postroad.api.selectors import PATTERNS_MAX, SubjectPattern
 from postroad.api.topics import (
-    PATTERNS_MAX,
     FromSequence,
     FromTime,
     LatestOnly,
     LiveEventId,
     LivePositionQuery,
-    SubjectPattern,
 )
 from postroad.kernel.clock import Timestamp
 

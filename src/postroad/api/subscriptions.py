@@ -8,6 +8,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from postroad.api.pages import Limit, Page, page_of
 from postroad.api.queues import DryRun
+from postroad.api.selectors import PATTERNS_MAX
 from postroad.api.tasks import Task
 from postroad.api.topics import LatestOnly
 from postroad.kernel.clock import AwareDatetime, Timestamp
@@ -15,7 +16,6 @@ from postroad.kernel.errors import InvalidRequest
 from postroad.kernel.matching import PATTERN
 from postroad.kernel.names import QUEUE
 
-PATTERNS_MAX = 16
 ACK_WAIT_MS_MIN, ACK_WAIT_MS_MAX = 1_000, 300_000
 RETRY_DELAYS_MS = (1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000)
 BODY_EXCERPT_BYTES = 2_000

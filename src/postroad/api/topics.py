@@ -10,12 +10,12 @@ from msgspec import UNSET, Meta, UnsetType
 from postroad.api.pages import Limit, Page, page_of
 from postroad.api.problems import Problem
 from postroad.api.queues import DryRun, HeaderName, IdempotencyKey, PlacementTag
+from postroad.api.selectors import PATTERNS_MAX, SubjectPattern
 from postroad.kernel.clock import AwareDatetime, Timestamp
 from postroad.kernel.errors import ConflictError, NotFound
 from postroad.kernel.matching import SUBJECT_CHARS_MAX
 
 SUBJECT_TOKENS_MAX = 16
-PATTERNS_MAX = 16  # of one request, or one subscription
 HOPS_MAX = 16
 DEDUPE_MS_MIN = 60_000  # Postroad's own retries rely on it
 DEDUPE_MS_MAX = 86_400_000
@@ -234,15 +234,6 @@ class TopicBatchResult(msgspec.Struct, frozen=True, kw_only=True):
 
 # Replay
 
-SubjectPattern = Annotated[
-    str,
-    Meta(
-        min_length=1,
-        max_length=SUBJECT_CHARS_MAX,
-        description="`*` is one token, a final `>` one or more.",
-        extra_json_schema={"pattern": PATTERN},
-    ),
-]
 SequenceNumber = Annotated[int, Meta(ge=1, le=2**62)]
 
 

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from postroad.api.buckets import KEY, KEY_CHARS_MAX, BucketKeyNotFound, BucketNotFound, RevisionMismatch
+from postroad.api.buckets import BucketKeyNotFound, BucketNotFound, RevisionMismatch
+from postroad.api.selectors import KEY, KEY_CHARS_MAX
 from postroad.buckets.bridges import ChangeStreamBridges
 from postroad.buckets.events import EVENTS
 from postroad.buckets.lifecycle import BUCKETS_BUCKET, BucketLifecycle
