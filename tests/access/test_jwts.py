@@ -66,6 +66,7 @@ async def test_a_jwt_authenticates_a_user_of_the_tenant(gateway: Gateway, tenant
         "allowedBuckets": [],
         "allowedStreams": ["chat-1"],
         "allowedServices": [],
+        "accountId": (await tenant.client.get("/v1/whoami")).ok()["accountId"],
         "expiresAt": stamp(given["exp"] * 1000).replace("+00:00", ".000Z"),
     }
 

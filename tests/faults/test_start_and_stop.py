@@ -46,9 +46,9 @@ async def test_the_first_start_makes_keys_and_says_where_everything_is(install: 
     assert code == 0
     assert len(started) == 5 and masks == {0o077}  # with the engine, a gateway, control and delivery
     assert stat.S_IMODE((running.home / "var").stat().st_mode) == 0o700
-    assert set(keys) == {"tenant_key", "admin_key"}
+    assert set(keys) == {"tenant_key", "admin_key", "aws_access_key_id", "aws_secret_access_key"}
     assert stat.S_IMODE(credentials.stat().st_mode) == 0o600
-    assert credentials.read_text().count("\n") == 3
+    assert credentials.read_text().count("\n") == 5
     for shown in (running.url, str(running.home / "var"), str(credentials)):
         assert shown in output
     for secret in keys.values():

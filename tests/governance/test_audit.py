@@ -76,6 +76,8 @@ async def test_changes_of_keys_secrets_and_settings_are_audited(gateway: Gateway
     _, key = await new_key_by(client, name="ci")
     changed = (await patch(client, f"{KEYS}/{key['id']}", name="cd")).ok()
     rotated = (await client.post(f"{KEYS}/{key['id']}/rotate", {})).ok()["record"]
+    for_aws = (await client.post(f"{KEYS}/{key['id']}/aws", {})).ok(201)["record"]
+    await client.delete(f"{KEYS}/{key['id']}/aws")
     await client.delete(f"{KEYS}/{key['id']}")
     secret = (await client.post(SECRETS, {"name": "s"})).ok(201)["record"]
     await client.delete(f"{SECRETS}/{secret['id']}")
@@ -85,6 +87,8 @@ async def test_changes_of_keys_secrets_and_settings_are_audited(gateway: Gateway
         ("key.create", key["id"], None, key),
         ("key.change", key["id"], key, changed),
         ("key.rotate", key["id"], changed, rotated),
+        ("key.aws.create", key["id"], rotated, for_aws),
+        ("key.aws.delete", key["id"], for_aws, rotated),
         ("key.delete", key["id"], rotated, None),
         ("jwt-secret.create", secret["id"], None, secret),
         ("jwt-secret.delete", secret["id"], secret, None),
@@ -151,6 +155,8 @@ async def test_all_changing_routes_of_the_control_plane_are_tested(gateway: Gate
         ("PATCH", f"{KEYS}/{{key}}"),
         ("POST", f"{KEYS}/{{key}}/rotate"),
         ("DELETE", f"{KEYS}/{{key}}"),
+        ("POST", f"{KEYS}/{{key}}/aws"),
+        ("DELETE", f"{KEYS}/{{key}}/aws"),
         ("POST", SECRETS),
         ("DELETE", f"{SECRETS}/{{secret}}"),
         ("POST", SETTINGS),

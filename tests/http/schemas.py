@@ -70,7 +70,7 @@ def _word_faults(document: Any, schema: Any, word: str, meant: Any, value: Any, 
             return [] if value <= meant else [f"{path} is over {meant}"]
         case "minLength" | "minItems":
             return [] if len(value) >= meant else [f"{path} is shorter than {meant}"]
-        case "maxLength" | "maxItems":
+        case "maxLength" | "maxItems" | "maxProperties":
             return [] if len(value) <= meant else [f"{path} is longer than {meant}"]
         case "format":
             return [] if meant == "date-time" and re.fullmatch(_DATE_TIME, value) else [f"{path} is not a {meant}"]

@@ -17,6 +17,7 @@ from postroad.http.routing import Route, Router
 from postroad.http.sse import event_stream
 from postroad.kernel.errors import Unauthenticated
 from postroad.kernel.identity import ALL_SCOPES, Caller, Credential, Scope
+from postroad.kernel.log_limit import LogLimit
 from tests.gateway import Answer, Client, Gateway
 from tests.http.small import client_of, raw_connection, settings_of
 from tests.waiting import eventually
@@ -154,10 +155,11 @@ async def test_an_address_at_its_limit_can_still_use_a_key(tenant: str | None) -
         assert (await client.post("/public", data=b"x")).status == 200
 
 
-async def test_a_full_worker_refuses_requests_but_not_health_checks() -> None:
+async def test_a_full_worker_refuses_requests_but_not_health_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(requests_max=2) as (app, _handlers, client), held(of(client, "a"), "/wait", 2):
         await eventually(lambda: app.open_requests == 2)
         before = refusals("worker_requests")
+        monkeypatch.setattr(app, "_overload_log_limit", LogLimit(1.0, lambda: 100.0))
         with capture_logs() as logs:
             for number in range(5):
                 refused(await of(client, "b").get("/wait"), 503, "worker_requests", before + number)
@@ -178,7 +180,7 @@ async def test_live_connections_are_not_counted_as_requests(path: str) -> None:
 
 @pytest.mark.parametrize("path", ["/poll", "/events"])
 async def test_live_connections_have_limits_of_their_own(path: str) -> None:
-    limits = {"live_connections_max": 3, "live_connections_per_tenant_max": 2}
+    limits = {"live_max": 3, "live_connections_per_tenant_max": 2}
     async with running(**limits) as (app, handlers, client), held(of(client, "a"), path, 2):
         await eventually(lambda: app._admission.worker.live == 2)
         before = refusals("tenant_live_connections")

@@ -6,7 +6,7 @@ from urllib.parse import quote
 import pytest
 from structlog.testing import capture_logs
 
-from postroad.http import server
+from postroad.http import connection
 from postroad.http.request import Request
 from postroad.http.response import Response
 from postroad.kernel.log_limit import LogLimit
@@ -195,7 +195,7 @@ async def test_an_encoded_slash_is_part_of_a_stream_id(tenant: Tenant) -> None:
 
 async def test_rejected_requests_write_one_log_line_per_second(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr(server, "_log_limit", LogLimit(1.0, lambda: now))
+    monkeypatch.setattr(connection, "_log_limit", LogLimit(1.0, lambda: now))
     with capture_logs() as logs:
         for _ in range(20):
             await sent(url, GARBAGE)
