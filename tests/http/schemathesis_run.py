@@ -84,6 +84,14 @@ enabled = false
 [[operations]]
 include-operation-id = "follow_subscription"  # likewise: tests/subscriptions/test_live.py
 enabled = false
+
+[[operations]]
+include-operation-id = "open_live_socket"   # a WebSocket: a plain request is 426. tests/topics/test_live_socket.py has it
+enabled = false
+
+[[operations]]
+include-operation-id = "open_subscription_socket"  # likewise: tests/subscriptions/test_live.py
+enabled = false
 """
 
 

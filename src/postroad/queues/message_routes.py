@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -49,8 +49,12 @@ _PUBLISH_HEADERS = (
     ("Idempotency-Key", Annotated[IdempotencyKey, Meta(description="The same as `idempotencyKey` in the body.")]),
     ("traceparent", Annotated[str, Meta(description="W3C trace context; consumers receive it with the message.")]),
 )
-
-
+_RUN_AT_AND_DELAY = {
+    "required": ["runAt", "delayMs"],
+    "properties": {"runAt": {"type": "string"}, "delayMs": {"type": "integer", "exclusiveMinimum": 0}},
+}
+# With the constraint that the JSON Schema of the struct does not express. In a batch it refuses one message, not the request.
+_MESSAGE_BODY: Any = Annotated[NewMessage, Meta(extra_json_schema={"not": _RUN_AT_AND_DELAY})]
 _BATCH_HEADERS = (
     (
         "Idempotency-Key",
@@ -77,7 +81,7 @@ class MessageRoutes:
                 Scope.PUBLISH,
                 "Publish a message",
                 _TAG,
-                body=NewMessage,
+                body=_MESSAGE_BODY,
                 response=Published,
                 status=201,
                 errors=(QueueNotFound, IdempotencyMismatch, SchemaMismatch, SchemaTooSlow, *_STORE_ERRORS),

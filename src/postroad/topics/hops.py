@@ -8,14 +8,15 @@ from postroad.api.topics import HOPS_MAX, LoopDetected
 from postroad.http.request import Request
 from postroad.kernel.errors import InvalidParameter
 
+_DIGITS_MAX = 6
 HOPS_HEADER = (
     "X-MQ-Hops",
     Annotated[
         int,
         Meta(
             ge=0,
-            le=HOPS_MAX - 1,
-            description="That of the delivery which this write responds to; at 16 it is refused as a loop.",
+            le=10**_DIGITS_MAX - 1,
+            description=f"That of the delivery which this write responds to; from {HOPS_MAX} on it is refused as a loop.",
         ),
     ],
 )
@@ -26,7 +27,7 @@ def request_hops(request: Request) -> int:
     text = request.header(b"x-mq-hops")
     if text is None:
         return 0
-    if not text.isdecimal() or len(text) > 6:
+    if not text.isdecimal() or len(text) > _DIGITS_MAX:
         raise InvalidParameter("the header X-MQ-Hops is a number")
     return int(text)
 
