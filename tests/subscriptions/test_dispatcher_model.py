@@ -4,7 +4,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 from unittest.mock import patch
 
-from hypothesis import HealthCheck, settings
+import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
@@ -20,6 +21,9 @@ from tests.subscriptions.simulation import (
     SimulatedStreamReader,
     new_record,
 )
+from tests.tiers import long_runs
+
+pytestmark = pytest.mark.slow
 
 KEYS = ("key.a", "key.b", "other.c")
 ANSWERS = {
@@ -221,6 +225,4 @@ class DispatcherModel(RuleBasedStateMachine):
 
 
 TestDispatcher = DispatcherModel.TestCase
-TestDispatcher.settings = settings(
-    max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+TestDispatcher.settings = settings(long_runs(10), stateful_step_count=30)
