@@ -69,7 +69,7 @@ _MEANING = (
     "not an offset",  # in `Last-Event-ID`, which counts in one kind of answer only
     "a stream id has",  # in a body
     "`from` must be before `to`",
-    "`from` must not be after `to`",
+    "must not be after `to`",
     "has at most",  # days by the minute or hour, streams, ancestors of a fork
     "not a cursor of this report",
     "the cursor was not returned by this list",
