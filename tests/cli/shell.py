@@ -5,6 +5,7 @@ Commands run inside the test process, which saves the start of Python; `run_proc
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,9 @@ from typing import Any
 from typer.testing import CliRunner
 
 from postroad.cli.root import cli
+
+# The command runs in this process, and so may a gateway, which logs to standard output meanwhile.
+_LOG_LINE = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \[\w+ *\] .*\n", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,7 @@ class Shell:
         env: dict[str, str | None] = {name: None for name in os.environ if name.startswith("POSTROAD_")}
         env |= {"COLUMNS": "250", "XDG_CONFIG_HOME": str(self.home), **self.environment}
         result = CliRunner().invoke(cli, list(words), input=stdin, env=env, catch_exceptions=False)
-        return Completed(result.exit_code, result.stdout, result.stderr)
+        return Completed(result.exit_code, _LOG_LINE.sub("", result.stdout), result.stderr)
 
     def run(self, *words: str, stdin: str = "") -> Completed:
         finished = self.invoke(*words, stdin=stdin)
