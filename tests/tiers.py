@@ -81,8 +81,8 @@ def tier_of(item: pytest.Item) -> str:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """With `-n auto`: two workers more than cores, because a test mostly waits for servers; unit tests do not."""
-    return (os.cpu_count() or 1) + (0 if config.option.markexpr == "unit" else 2)
+    """With `-n auto`: two workers more than cores, because a test mostly waits for servers; unit tests wait less."""
+    return (os.cpu_count() or 1) + (1 if config.option.markexpr == "unit" else 2)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
