@@ -18,11 +18,11 @@ from postroad.jetstream.commit import Committers
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import StreamSpec, ensure_stream
 from postroad.jetstream.replicated_table import ReplicatedTable
-from postroad.jetstream.stream_lifecycle import INCARNATION, RecordState, StreamLifecycle
+from postroad.jetstream.stream_lifecycle import INCARNATION, RecordState, StreamLifecycle, refused_setting
 from postroad.jetstream.tail import republish
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.context import RequestContext
-from postroad.kernel.errors import AlreadyExists, Conflict, EngineFull, EngineRefused, Forbidden, InvalidParameter
+from postroad.kernel.errors import AlreadyExists, Conflict, EngineFull, EngineRefused, Forbidden, InvalidParameter, PostroadError
 from postroad.kernel.identity import Caller
 from postroad.kernel.ids import new_id
 from postroad.kernel.json import invalid_field
@@ -282,15 +282,9 @@ class BucketLifecycle:
         return await self._streams.recover_all()
 
 
-def _settings_problem(settings: BucketSettings, refusal: EngineRefused | EngineFull) -> Exception | None:
-    """The setting that the engine refused, if it is likely to be one."""
-    if isinstance(refusal, EngineFull):
-        return invalid_field("$.maxBytes", f"the engine cannot reserve so much: {refusal.detail}") if settings.max_bytes else None
-    if settings.geo not in (None, ANYWHERE):
-        return invalid_field("$.geo", f"the engine cannot place the bucket there: {refusal.detail}")
-    if settings.replicas not in (None, 1):
-        return invalid_field("$.replicas", f"the engine cannot keep so many copies: {refusal.detail}")
-    return None
+def _settings_problem(settings: BucketSettings, refusal: EngineRefused | EngineFull) -> PostroadError | None:
+    is_placed = settings.geo not in (None, ANYWHERE)
+    return refused_setting("bucket", refusal, max_bytes=settings.max_bytes, is_placed=is_placed, replicas=settings.replicas)
 
 
 def _changed_event(record: BucketRecord, change: str, at_ms: int | None = None) -> BucketChanged:

@@ -18,7 +18,8 @@ from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import delete_stream, stream_info
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.clock import Clock
-from postroad.kernel.errors import Conflict, EngineFull, EngineRefused, OptionIgnored
+from postroad.kernel.errors import Conflict, EngineFull, EngineRefused, OptionIgnored, PostroadError
+from postroad.kernel.json import invalid_field
 
 INCARNATION = "postroad.incarnation"  # metadata of the stream
 _RECOVER_SECONDS = 10.0  # how long a look-up waits for the process that works on the resource
@@ -185,3 +186,16 @@ class StreamLifecycle(Generic[R]):
 
     def _is_stuck(self, record: R) -> bool:
         return record.state is not RecordState.READY and self._clock() - record.updated_at_ms > _STUCK_MS
+
+
+def refused_setting(
+    noun: str, refusal: EngineRefused | EngineFull, *, max_bytes: int | None, is_placed: bool, replicas: int | None
+) -> PostroadError | None:
+    """The setting that the engine refused, if it is likely to be one. `is_placed`: a place was asked for."""
+    if isinstance(refusal, EngineFull):
+        return invalid_field("$.maxBytes", f"the engine cannot reserve so much: {refusal.detail}") if max_bytes else None
+    if is_placed:
+        return invalid_field("$.geo", f"the engine cannot place the {noun} there: {refusal.detail}")
+    if replicas not in (None, 1):
+        return invalid_field("$.replicas", f"the engine cannot keep so many copies: {refusal.detail}")
+    return None
