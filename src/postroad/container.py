@@ -27,6 +27,8 @@ from postroad.http.client_ip import networks
 from postroad.http.openapi import openapi_document
 from postroad.http.routing import Route, Router
 from postroad.http.system_routes import SystemRoutes
+from postroad.installation.capability import check_installation
+from postroad.installation.records import INSTALLATION_BUCKET, LEASES_BUCKET
 from postroad.jetstream.bucket import Bucket
 from postroad.jetstream.clock_sync import ClockSync
 from postroad.jetstream.commit import CommitPolicy, Committers
@@ -48,6 +50,7 @@ from postroad.platform import Assembly, BackgroundJob, Platform, Role, Work
 from postroad.settings import Secret, Settings
 from postroad.tasks.rules import TaskRecord
 from postroad.tasks.service import TASKS_BUCKET, Tasks
+from postroad.telemetry.flow_counters import FlowCounters
 from postroad.telemetry.outbox import Outbox
 
 __all__ = [
@@ -61,8 +64,8 @@ __all__ = [
     "running_platform",
 ]
 
-LEASES_BUCKET = "postroad_leases"
-_LOAD_SECONDS = 30.0
+_LOAD_SECONDS = 300.0  # a million registry keys take more than a minute on an idle machine
+_PREPARE_SECONDS = 30.0  # for each stream
 _FLUSH_SECONDS = 1.0
 _SYNC_DETAILS = {"group": "one sync per group of writes", "always": "one sync per write"}
 
@@ -154,6 +157,7 @@ def build_platform(
         tenant_settings=tenant_settings,
         identities=identities,
         outbox=Outbox(committers, clock, lambda tenant: tenant_settings.of(tenant).audit_mode),
+        flows=FlowCounters(connection, clock, keeps=role.includes(Role.GATEWAY)),
         tasks=Tasks(ReplicatedTable(bucket(TASKS_BUCKET), TaskRecord, clock), audit, clock),
         outbound=Outbound(Destinations.parse(settings.outbound_allow), _outbound_limits(settings)),
         platform_keys=platform_keys(settings),
@@ -202,7 +206,8 @@ def described_assembly() -> Assembly:
 
 
 def described_routes() -> tuple[Route, ...]:
-    return described_assembly().routes
+    """The operations of the API, without the console's pages."""
+    return tuple(route for route in described_assembly().routes if not route.is_page)
 
 
 def openapi() -> dict[str, Any]:
@@ -212,12 +217,17 @@ def openapi() -> dict[str, Any]:
 
 
 async def prepare_engine(platform: Platform) -> None:
-    """Create or update the streams and buckets of the installation. Once, before the workers start."""
+    """Create or update the streams and buckets of the installation. Once, before the workers start.
+
+    Raises RestoreIncomplete, FormatTooNew before it changes anything.
+    """
     kinds, replicas = registry.capabilities(), platform.settings.replica_count
+    await platform.bucket(INSTALLATION_BUCKET).ensure(replicas=replicas, timeout=_PREPARE_SECONDS)
+    await check_installation(platform)
     for spec in [spec for kind in kinds for spec in kind.streams(platform.settings)]:
-        await ensure_stream(platform.connection, spec)
+        await ensure_stream(platform.connection, spec, timeout=_PREPARE_SECONDS)
     for name in (*(bucket for kind in kinds for bucket in kind.buckets), LEASES_BUCKET):
-        await platform.bucket(name).ensure(replicas=replicas)
+        await platform.bucket(name).ensure(replicas=replicas, timeout=_PREPARE_SECONDS)
     await platform.clock_sync.measure()
 
 
@@ -260,6 +270,8 @@ async def running_node(
     try:
         await platform.clock_sync.measure()
         async with group_sync(settings, connection), asyncio.TaskGroup() as background:
+            for capability in assembly.capabilities:
+                await capability.preload()
             tables = [table for capability in assembly.capabilities for table in capability.tables()]
             tasks = [background.create_task(table.run()) for table in tables]
             tasks.append(background.create_task(connection.raise_when_closed()))

@@ -1,7 +1,7 @@
 """What a capability is, and the services that all capabilities of a process share."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar, TypeVar
@@ -30,7 +30,10 @@ from postroad.kernel.resources import ResourceKind
 from postroad.kernel.usage_counters import UsageCounters
 from postroad.outbound.client import Outbound
 from postroad.settings import Settings
+from postroad.tasks.rules import TaskRecord
 from postroad.tasks.service import Handler, Tasks
+from postroad.telemetry.flow_counters import FlowCounters
+from postroad.telemetry.live_sections import LiveSection
 from postroad.telemetry.outbox import Outbox
 
 C = TypeVar("C", bound="Capability")
@@ -79,6 +82,7 @@ class Platform:
     tenant_settings: TenantSettingsStore
     identities: IdentityCache
     outbox: Outbox
+    flows: FlowCounters
     tasks: Tasks
     outbound: Outbound
     platform_keys: tuple[str, ...]
@@ -99,6 +103,11 @@ class Platform:
     def add(self, kind: "type[C]") -> "C":
         built = self._built[kind] = kind(self)
         return built
+
+    @property
+    def capabilities(self) -> "tuple[Capability, ...]":
+        """Those that were built so far; all of them once routes are asked for."""
+        return tuple(self._built.values())
 
     def use(self, kind: "type[C]") -> "C":
         """Another capability of this process, which must precede the caller in the registry."""
@@ -136,6 +145,7 @@ class Capability:
     errors: ClassVar[tuple[type[PostroadError], ...]] = ()
     events: ClassVar[tuple[type[Event], ...]] = ()
     buckets: ClassVar[tuple[str, ...]] = ()
+    ephemeral_buckets: ClassVar[tuple[str, ...]] = ()  # those of `buckets` about living processes: no part of a backup
     usage: ClassVar[tuple[str, ...]] = ()  # counters per tenant, which are fields of `traffic.sampled`
     cli_groups: ClassVar[Mapping[str, str]] = {}  # help texts of generated command groups
 
@@ -155,6 +165,9 @@ class Capability:
         """Tables that every process follows, loaded before it serves."""
         return ()
 
+    async def preload(self) -> None:
+        """Called once, before the tables are followed, for what makes their load shorter. Must not fail."""
+
     def routes(self) -> Sequence[Route]:
         return ()
 
@@ -162,11 +175,19 @@ class Capability:
         """The handler of another wire protocol on the same port (`http.app.App`)."""
         return None
 
+    def live_sections(self) -> Sequence[LiveSection]:
+        """What it contributes to the live state of a tenant (`GET /v1/live`) and of the installation."""
+        return ()
+
     def background_jobs(self) -> Sequence[BackgroundJob]:
         return ()
 
     def task_handlers(self) -> Mapping[str, Handler]:
         """Handlers of long-running tasks by kind."""
+        return {}
+
+    def died_again(self) -> "Mapping[str, Callable[[TaskRecord], Awaitable[int | None]]]":
+        """By kind of task that repeats failed messages: how many of them have failed again."""
         return {}
 
     def assembled(self, assembly: Assembly) -> None:

@@ -14,22 +14,31 @@ from postroad.kernel.configuration import Section
 from postroad.kernel.event import Event
 
 PACKAGES: tuple[str, ...] = (
+    "postroad.installation",
     "postroad.governance",
     "postroad.access",
     "postroad.telemetry",
     "postroad.tasks",
+    "postroad.regions",
     "postroad.queues",
     "postroad.schedules",
     "postroad.topics",
     "postroad.buckets",
     "postroad.commands",
+    "postroad.replays",
+    "postroad.route_health",
+    "postroad.telemetry_queue",
     "postroad.subscriptions",
+    "postroad.alerts",
     "postroad.jobs",
     "postroad.streams",
     "postroad.stream_subscriptions",
     "postroad.sessions",
     "postroad.insights",
+    "postroad.loadtests",
+    "postroad.live_state",
     "postroad.aws",
+    "postroad.console",
 )
 
 
@@ -44,9 +53,9 @@ def event_types() -> tuple[type[Event], ...]:
 
 
 @cache
-def ingested_event_types() -> tuple[type[Event], ...]:
-    """The event types in the pipeline's table `events`. Events of commands are not ingested yet."""
-    return tuple(kind for kind in event_types() if kind.stream != "COMMANDS")
+def event_types_of(table: str) -> tuple[type[Event], ...]:
+    """The event types in a table of the pipeline's lake."""
+    return tuple(kind for kind in event_types() if kind.table == table)
 
 
 @cache

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from postroad import registry
 from postroad.http.client_ip import networks
 from postroad.kernel.configuration import Secret, Section, declared, parse, positive, setting
+from postroad.kernel.regions import parse_table
 from postroad.outbound.rules import Destinations
 
 __all__ = ["Secret", "Settings", "SettingsInvalid", "load_settings", "settings_table"]
@@ -52,6 +53,10 @@ def _are_destinations(value: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _is_memory(value: str) -> bool:
+    return re.fullmatch(r"[1-9][0-9]*[mg]", value) is not None
 
 
 def _is_url(value: str) -> bool:
@@ -206,14 +211,17 @@ class Settings(Section):
     pipeline: bool = setting(True, "Run the data pipeline next to the service; `up --no-pipeline` disables it.")
     pipeline_seconds: float = setting(10.0, "Trigger interval of the pipeline in seconds.", lambda value: 0 < value <= 3600)
     pipeline_master: str = setting("local[2]", "Spark master of the pipeline: `local[2]`, `spark://host:7077`, `k8s://…`.")
-    pipeline_memory: str = setting(
-        "1g", "Memory of the Spark driver.", lambda value: re.fullmatch(r"[1-9][0-9]*[mg]", value) is not None
+    pipeline_memory: str = setting("1g", "Heap of the Spark driver: `512m`, `1g`.", _is_memory)
+    pipeline_python_memory: str = setting("4g", "Maximum address space of each Python process of Spark: `4g`.", _is_memory)
+    pipeline_nice: int = setting(
+        5, "Niceness of the pipeline that `up` starts: 0 (as the service) to 19.", lambda value: 0 <= value <= 19
     )
     lake: str | None = setting(
         None, "Location of the pipeline's tables, a folder or a URL such as `s3://bucket/lake`; default `data_dir`/lake."
     )
     lake_endpoint: str | None = setting(None, "Endpoint of an S3 server other than Amazon's: `https://minio:9000`.")
     lake_days: int = setting(400, "Days that the lake keeps events and reports.", positive)
+    lake_archive_days: int = setting(30, "Days that the lake keeps archived commands and messages.", positive)
     lake_bronze_days: int = setting(30, "Days that the lake keeps raw messages.", positive)
 
     # Operation
@@ -312,6 +320,9 @@ def load_settings(environ: Mapping[str, str] | None = None, overrides: Mapping[s
     for name, other in (("tls_cert", "tls_key"), ("tls_key", "tls_cert")):
         if values.get(name) is not None and values.get(other) is None:
             faults.append(f"{env_name(name)}: needs {env_name(other)}, too")
+    region, table = values.get("region"), str(values.get("regions", ""))
+    if region is not None and not any(region == entry.name for entry in parse_table(table)):
+        faults.append(f"{env_name('region')}: {region!r} is not a region of {env_name('regions')}")
     if faults:
         raise SettingsInvalid("\n".join(faults))
     return Settings.of(**values)

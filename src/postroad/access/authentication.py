@@ -10,6 +10,7 @@ from postroad.access.jwts import JwtSecrets
 from postroad.access.keys import KEY_PREFIXES
 from postroad.access.login_throttle import LoginThrottle
 from postroad.access.tokens import TOKEN_PREFIX, Tokens
+from postroad.access.web_sessions import WebSessions, check_same_origin, session_cookie
 from postroad.governance.audit import Audit
 from postroad.governance.refused_attempts import is_administrative, operation_of
 from postroad.http.request import Request
@@ -34,11 +35,13 @@ class RequestAuthenticator:
         throttle: LoginThrottle,
         audit: Audit,
         *,
+        web_sessions: WebSessions | None = None,
         authorize: Authorize | None = None,
         keys_in_urls: bool = False,
         is_open: bool = False,
     ) -> None:
         self._identities, self._tokens, self._jwts, self._throttle, self._audit = identities, tokens, jwts, throttle, audit
+        self._web_sessions = web_sessions
         self._authorize, self._keys_in_urls, self._is_open = authorize, keys_in_urls, is_open
         self.emit_tokens: EmitAuthenticator | None = None  # set by the capability that issues them
 
@@ -46,11 +49,25 @@ class RequestAuthenticator:
         """The caller, if it may use the route. Raises Unauthenticated, RateLimited, Forbidden, TenantNotFound, TenantDisabled,
         RegistryStale."""
         self._identities.check_fresh()
-        if route.allows_anonymous and not _has_credential(request):
-            return await self._anonymous(request, route)
+        if not _has_credential(request):
+            cookie = session_cookie(request) if self._web_sessions is not None else None
+            if cookie is not None:
+                return await self._by_session(request, route, cookie)
+            if route.allows_anonymous:
+                return await self._anonymous(request, route)
         text, is_in_url = _credential(request, route)
         caller = await self._identify(request, route, text, is_in_url=is_in_url)
         return await self.authorize(request, route, text, caller)
+
+    async def _by_session(self, request: Request, route: Route, cookie: str) -> Caller:
+        """The caller of a session cookie. An ended session is no guess at a credential, so it is not throttled."""
+        if self._web_sessions is None:
+            raise RuntimeError("there are no web sessions")
+        check_same_origin(request, is_websocket=route.is_websocket)
+        caller = await self._web_sessions.authenticate(cookie, _named_tenant(request))
+        if caller is None:
+            raise Unauthenticated("the session has ended; sign in again")
+        return await self.authorize(request, route, cookie, caller)
 
     async def authorize(self, request: Request, route: Route, text: str, caller: Caller | None) -> Caller:
         """The caller of the credential `text`, after the operator's hook, if it may use the route. Raises like `authenticate`."""
@@ -194,7 +211,9 @@ def _check_permissions(caller: Caller, request: Request, route: Route) -> None:
         and caller.scopes.isdisjoint(route.scopes)
     ):
         raise Forbidden(f"the key lacks the scope {' or '.join(repr(str(scope)) for scope in route.scopes)}")
-    if caller.allowed is not None or caller.only_stream is not None or caller.grants is not None:
+    if caller.is_partial:
+        if route.covers_tenant:
+            raise Forbidden("this operation covers the whole tenant, and the key is restricted to a part of it")
         for kind in route.guarded:
             name = request.parameters[kind]
             if not caller.may_use(kind, name):

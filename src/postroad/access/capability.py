@@ -11,9 +11,11 @@ from postroad.access.invites import Invites
 from postroad.access.jwts import JwtSecrets
 from postroad.access.key_service import KeyService
 from postroad.access.login_throttle import LoginThrottle
+from postroad.access.page_gates import PageGates
 from postroad.access.platform_routes import PlatformRoutes
 from postroad.access.records import (
     ACCOUNTS_BUCKET,
+    ENDED_SESSIONS_BUCKET,
     INVITES_BUCKET,
     KEY_USES_BUCKET,
     KEYS_BUCKET,
@@ -21,6 +23,7 @@ from postroad.access.records import (
     TENANTS_BUCKET,
     TOKEN_USES_BUCKET,
     AccountRecord,
+    EndedSessionRecord,
     InviteRecord,
     SecretRecord,
 )
@@ -28,7 +31,17 @@ from postroad.access.routes import AccessRoutes
 from postroad.access.settings import AccessSettings
 from postroad.access.tenants import Tenants, reserved_words
 from postroad.access.tokens import Tokens
-from postroad.api.access import InviteEnded, InviteNotFound, KeyNotFound, SecretNotFound, TenantDisabled, TenantNotFound
+from postroad.access.web_session_routes import WebSessionRoutes
+from postroad.access.web_sessions import SIGN_IN_LINK, SignInLinks, WebSessions
+from postroad.api.access import (
+    InviteEnded,
+    InviteNotFound,
+    KeyNotFound,
+    KeyRequired,
+    SecretNotFound,
+    TenantDisabled,
+    TenantNotFound,
+)
 from postroad.crypto.secret_encryption import SecretCipher
 from postroad.http.routing import Route
 from postroad.jetstream.replicated_table import ReplicatedTable
@@ -45,8 +58,17 @@ class AccessCapability(Capability):
     cli_groups: ClassVar[Mapping[str, str]] = {
         "tokens": "Stream tokens, for live reads where the client cannot send a header. Needs the scope read."
     }
-    buckets = (TENANTS_BUCKET, KEYS_BUCKET, SECRETS_BUCKET, INVITES_BUCKET, KEY_USES_BUCKET, TOKEN_USES_BUCKET, ACCOUNTS_BUCKET)
-    errors = (TenantDisabled, TenantNotFound, KeyNotFound, SecretNotFound, InviteNotFound, InviteEnded)
+    buckets = (
+        TENANTS_BUCKET,
+        KEYS_BUCKET,
+        SECRETS_BUCKET,
+        INVITES_BUCKET,
+        KEY_USES_BUCKET,
+        TOKEN_USES_BUCKET,
+        ACCOUNTS_BUCKET,
+        ENDED_SESSIONS_BUCKET,
+    )
+    errors = (TenantDisabled, TenantNotFound, KeyNotFound, KeyRequired, SecretNotFound, InviteNotFound, InviteEnded)
     parameters: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "tenant": {"pattern": f"^{TENANT.pattern}$"},
         "project": {"pattern": f"^{TENANT.pattern}$"},
@@ -72,6 +94,18 @@ class AccessCapability(Capability):
         self.tenants.assign_account = self.accounts.of
         uses, store = platform.bucket(TOKEN_USES_BUCKET), platform.committers.storage.store
         self.tokens = Tokens(identities, platform.signer("stream token"), uses, clock, store)
+        self._ended_table = platform.table(ENDED_SESSIONS_BUCKET, EndedSessionRecord)
+        self.links = SignInLinks(platform.signer(SIGN_IN_LINK), clock)
+        self.web_sessions = WebSessions(
+            identities,
+            platform.signer("web session"),
+            self.links,
+            self._ended_table,
+            uses,
+            clock,
+            store,
+            seconds=chosen.web_session_seconds,
+        )
         self._throttle = LoginThrottle(chosen.auth_failures_burst, chosen.auth_failures_per_minute)
         self.authenticator = RequestAuthenticator(
             identities,
@@ -79,14 +113,26 @@ class AccessCapability(Capability):
             self.secrets,
             self._throttle,
             audit,
+            web_sessions=self.web_sessions,
             authorize=load_hook(chosen.authorize) if chosen.authorize else None,
             keys_in_urls=chosen.keys_in_urls,
             is_open=chosen.open,
         )
+        self._features: tuple[str, ...] = ()
+        self.page_gates = PageGates(
+            chosen, platform.signer("page gate"), self.links, self._throttle, clock, public_url=platform.settings.public_url
+        )
 
     def tables(self) -> Sequence[ReplicatedTable[Any]]:
         identities = self.platform.identities
-        return (identities.tenants, identities.keys, self._secret_table, self._invite_table, self._account_table)
+        return (
+            identities.tenants,
+            identities.keys,
+            self._secret_table,
+            self._invite_table,
+            self._account_table,
+            self._ended_table,
+        )
 
     def routes(self) -> Sequence[Route]:
         platform = self.platform
@@ -94,7 +140,16 @@ class AccessCapability(Capability):
             platform.identities, self.keys, self.secrets, self.tokens, self.aws_keys, self.accounts, platform.audit
         )
         control = PlatformRoutes(self.tenants, self.invites, self._throttle, platform.clock)
-        return [*own.table(), *control.table()]
+        web = WebSessionRoutes(
+            self.web_sessions,
+            self.authenticator,
+            self.accounts,
+            platform.audit,
+            platform.clock,
+            lambda: self._features,
+            public_url=platform.settings.public_url,
+        )
+        return [*own.table(), *web.table(), *control.table()]
 
     def background_jobs(self) -> Sequence[BackgroundJob]:
         return (
@@ -112,6 +167,7 @@ class AccessCapability(Capability):
         await self.accounts.assign_all(self.platform.identities.tenant_ids())
 
     def assembled(self, assembly: Assembly) -> None:
+        self._features = tuple(sorted(capability.name for capability in assembly.capabilities))
         self.tokens.set_resources(assembly.routes, assembly.resources)
         self.tenants.reserved = reserved_words(route.path for route in assembly.routes)
         self.tenants.deleters = [capability.delete_tenant for capability in reversed(assembly.capabilities)]

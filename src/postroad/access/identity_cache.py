@@ -177,6 +177,25 @@ class IdentityCache:
         self.key_usage.record(record.id, now)
         return caller
 
+    async def caller_of_web_session(
+        self, key_id: str, text_id: str, session: str, expires_at_ms: int, named_tenant: str | None
+    ) -> Caller | None:
+        """The caller of a web session of a key, None if the key or its text is not valid any more.
+
+        Raises TenantNotFound (for platform keys only), TenantDisabled, Forbidden.
+        """
+        now, record = self._clock(), await self.keys.fetch(key_id)
+        text = record.text_by_id(text_id, now) if record is not None else None
+        if record is None or text is None or not record.is_active(now) or expires_at_ms <= now:
+            return None
+        self.key_usage.record(key_id, now)
+        until_ms = earliest(expires_at_ms, record.expiry_of(text))
+        if record.tenant is None:
+            return _in_session(await self._platform_caller(record, text, named_tenant), session, until_ms)
+        if named_tenant is not None and named_tenant != record.tenant:
+            raise Forbidden("only a platform key may name another tenant")
+        return _in_session(await self._cached_caller(record, text), session, until_ms)
+
     async def caller_of_session(self, record: KeyRecord) -> Caller | None:
         """The caller of temporary credentials of a tenant's key, None if the key is not valid any more. Raises TenantDisabled."""
         now = self._clock()
@@ -257,11 +276,16 @@ class IdentityCache:
                 watch.end_in(text.expires_at_ms - now)
 
     def end_watches(self, key_id: str) -> None:
+        """End the watches of a key, or of a web session."""
         for watch in tuple(self._watched.get(key_id, ())):
             watch.end()
 
 
 _KEY_CREDENTIALS = (Credential.KEY, Credential.AWS, Credential.TOKEN)
+
+
+def _in_session(caller: Caller, session: str, until_ms: int | None) -> Caller:
+    return replace(caller, session=session, expires_at_ms=until_ms)
 
 
 class CallerWatch:
@@ -273,7 +297,7 @@ class CallerWatch:
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._watched = watched
         self._timer: asyncio.TimerHandle | None = None
-        self._watched_ids = {caller.key_id, self.key_id or caller.key_id}
+        self._watched_ids = {caller.key_id, self.key_id or caller.key_id, caller.session or caller.key_id}
         for watched_id in self._watched_ids:
             watched.setdefault(watched_id, set()).add(self)
 

@@ -13,7 +13,7 @@ from msgspec import UNSET
 from postroad.access.identity_cache import IdentityCache
 from postroad.access.keys import PLATFORM_PREFIX, TENANT_PREFIX, is_id, key_hash, key_id_of, new_key
 from postroad.access.records import KeyHash, KeyRecord, key_properties_of
-from postroad.api.access import KeyChange, KeyNotFound, NewKey
+from postroad.api.access import KeyChange, KeyNotFound, KeyRequired, NewKey
 from postroad.governance.audit import Audit
 from postroad.governance.tenant_settings import TenantSettingsStore
 from postroad.jetstream.replicated_table import ReplicatedTable
@@ -210,8 +210,9 @@ def key_record(
 
 
 def check_expiry(expires_at_ms: int | None, now_ms: int, caller: Caller, path: str = "$.expiresAt") -> None:
-    """Check the expiry of a new credential, which is at `path` in the body. Raises BodyInvalid."""
+    """Check the expiry of a new credential, which is at `path` in the body. Raises BodyInvalid, KeyRequired."""
     if outlives(expires_at_ms, caller):
+        _check_no_session(caller)
         raise invalid_field(path, f"must not be after {rfc3339(caller.expires_at_ms or 0)}, when the key of the request expires")
     if expires_at_ms is not None and not now_ms < expires_at_ms <= LATEST_MS:
         raise invalid_field(path, "is in the past" if expires_at_ms <= now_ms else "is after the year 9999")
@@ -219,7 +220,17 @@ def check_expiry(expires_at_ms: int | None, now_ms: int, caller: Caller, path: s
 
 def outlives(expires_at_ms: int | None, caller: Caller) -> bool:
     """True if a credential with this expiry is valid for longer than the caller's."""
-    return caller.expires_at_ms is not None and (expires_at_ms is None or expires_at_ms > caller.expires_at_ms)
+    until_ms = caller.expires_at_ms
+    return until_ms is not None and (expires_at_ms is None or expires_at_ms > until_ms)
+
+
+def _check_no_session(caller: Caller) -> None:
+    """Raises KeyRequired: who takes over a browser must not get a credential for the time after the session."""
+    if caller.session:
+        raise KeyRequired(
+            f"the session ends at {rfc3339(caller.expires_at_ms or 0)} and cannot grant what outlives it; "
+            "send the key itself in the header Authorization"
+        )
 
 
 def _ms(when: datetime | None) -> int | None:
@@ -265,9 +276,11 @@ def _check_covered(caller: Caller, record: KeyRecord) -> None:
 
 
 def _check_not_outlived(caller: Caller, before: KeyRecord, after: KeyRecord) -> None:
-    """Raises Forbidden if the change gives a key that outlives the caller's key something else than a name or its end."""
+    """Raises Forbidden, or KeyRequired, if the change gives a key that outlives the caller something else than a name or its
+    end."""
     harmless = msgspec.structs.replace(before, name=after.name, is_enabled=before.is_enabled and after.is_enabled)
     if after != harmless and outlives(after.expires_at_ms, caller):
+        _check_no_session(caller)
         until = rfc3339(caller.expires_at_ms or 0)
         raise Forbidden(
             f"the key of the request expires at {until}; it can only rename, disable or delete keys that expire later"

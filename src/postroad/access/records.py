@@ -13,6 +13,7 @@ SECRETS_BUCKET = "postroad_jwt_secrets"
 INVITES_BUCKET = "postroad_invites"
 KEY_USES_BUCKET = "postroad_key_uses"
 TOKEN_USES_BUCKET = "postroad_token_uses"  # noqa: S105  # a bucket's name
+ENDED_SESSIONS_BUCKET = "postroad_ended_web_sessions"
 ACCOUNTS_BUCKET = "postroad_aws_accounts"
 AWS_PREFIX = "PRAK"  # of AWS access key ids; the id of the key follows
 JWT_SCOPES = (Scope.READ, Scope.WRITE)
@@ -114,6 +115,13 @@ class KeyRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     def expiry_of(self, text: KeyHash) -> int | None:
         """The time at which this text of the key stops working, None if it does not."""
         return earliest(self.expires_at_ms, text.expires_at_ms)
+
+
+class EndedSessionRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """A web session whose user signed out, stored under its id until the session would have expired."""
+
+    v: int = 1
+    key: str
 
 
 class SecretRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):

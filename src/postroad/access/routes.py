@@ -20,6 +20,7 @@ from postroad.api.access import (
     KeyNotFound,
     KeyPage,
     KeyQuery,
+    KeyRequired,
     KeyRotation,
     NewJwtSecret,
     NewKey,
@@ -33,7 +34,7 @@ from postroad.http.response import Response
 from postroad.http.routing import Command, Route
 from postroad.kernel.clock import rfc3339
 from postroad.kernel.errors import EngineUnavailable, Forbidden, InvalidParameter, PreconditionFailed
-from postroad.kernel.identity import ALL_RESOURCES, Credential, RouteRequirement, Scope
+from postroad.kernel.identity import ALL_RESOURCES, Caller, Credential, RouteRequirement, Scope
 
 NO_STORE = (b"cache-control", b"no-store")  # responses with secrets
 
@@ -117,7 +118,7 @@ class AccessRoutes:
                 body=NewKey,
                 response=IssuedKey,
                 status=201,
-                errors=stored,
+                errors=(KeyRequired, *stored),
                 description=(
                     "The text of the key is shown once. A key grants no resources that it may not use itself, "
                     "and an expiring key cannot create a key that expires later. A platform key has all scopes."
@@ -157,7 +158,7 @@ class AccessRoutes:
                 "Keys",
                 body=KeyChange,
                 response=Key,
-                errors=(PreconditionFailed, *found),
+                errors=(PreconditionFailed, KeyRequired, *found),
                 description="Takes effect on every gateway in less than a second.",
                 sdk="keys.update",
                 cli=Command(
@@ -181,7 +182,7 @@ class AccessRoutes:
                 "Keys",
                 body=KeyRotation,
                 response=IssuedKey,
-                errors=(PreconditionFailed, *found),
+                errors=(PreconditionFailed, KeyRequired, *found),
                 description=(
                     "Replaces the text of the key; its id, scopes and history stay. "
                     "The previous text stays valid for the grace period; then live streams, long polls and stream tokens "
@@ -201,7 +202,7 @@ class AccessRoutes:
                 empty_body=KeyRotation(),
                 response=AwsAccessKey,
                 status=201,
-                errors=(PreconditionFailed, *found),
+                errors=(PreconditionFailed, KeyRequired, *found),
                 description=(
                     "For AWS SDKs: the access key id follows from the key's id, and the secret is shown once. A previous secret "
                     "stays valid for the grace period. The credentials have its scopes and restrictions, and end with it."
@@ -216,7 +217,7 @@ class AccessRoutes:
                 "Delete the AWS credentials of a key",
                 "Keys",
                 status=204,
-                errors=found,
+                errors=(KeyRequired, *found),
                 description="Requests signed with them are refused from then on. The key itself stays valid.",
                 sdk="keys.delete_aws_key",
             ),
@@ -261,7 +262,7 @@ class AccessRoutes:
                 body=NewJwtSecret,
                 response=IssuedJwtSecret,
                 status=201,
-                errors=(PreconditionFailed, EngineUnavailable),
+                errors=(PreconditionFailed, KeyRequired, EngineUnavailable),
                 description=(
                     "Stream and session routes accept JWTs signed with it (HS256). They can use no stream that the key which "
                     "creates the secret may not use, and end with that key. A tenant has at most five secrets."
@@ -284,29 +285,7 @@ class AccessRoutes:
         ]
 
     async def whoami(self, request: Request) -> Response:
-        caller = request.caller
-        allowed = caller.allowed or {}
-        if caller.credential is Credential.JWT:
-            streams = allowed.get("stream", ALL_RESOURCES) if caller.only_stream is None else (caller.only_stream,)
-            allowed = {"queue": (), "topic": (), "bucket": (), "stream": streams, "service": ()}
-        return Response(
-            WhoAmI(
-                tenant=caller.tenant,
-                platform=caller.is_platform,
-                credential=caller.credential,
-                key_id=caller.key_id,
-                key_name=caller.name,
-                subject=caller.subject,
-                scopes=tuple(sorted(caller.scopes)),
-                allowed_queues=allowed.get("queue", ALL_RESOURCES),
-                allowed_topics=allowed.get("topic", ALL_RESOURCES),
-                allowed_buckets=allowed.get("bucket", ALL_RESOURCES),
-                allowed_streams=allowed.get("stream", ALL_RESOURCES),
-                allowed_services=allowed.get("service", ALL_RESOURCES),
-                expires_at=None if caller.expires_at_ms is None else rfc3339(caller.expires_at_ms),
-                account_id=await self._accounts.of(caller.tenant),
-            )
-        )
+        return Response(identity_of(request.caller, await self._accounts.of(request.caller.tenant)))
 
     async def create_token(self, request: Request) -> Response:
         wanted: NewToken = request.body
@@ -374,6 +353,29 @@ class AccessRoutes:
     async def delete_secret(self, request: Request) -> Response:
         await self._secrets.delete(request.context, request.parameters["secret"])
         return Response(status=204)
+
+
+def identity_of(caller: Caller, account_id: str) -> WhoAmI:
+    allowed = caller.allowed or {}
+    if caller.credential is Credential.JWT:
+        streams = allowed.get("stream", ALL_RESOURCES) if caller.only_stream is None else (caller.only_stream,)
+        allowed = {"queue": (), "topic": (), "bucket": (), "stream": streams, "service": ()}
+    return WhoAmI(
+        tenant=caller.tenant,
+        platform=caller.is_platform,
+        credential=caller.credential,
+        key_id=caller.key_id,
+        key_name=caller.name,
+        subject=caller.subject,
+        scopes=tuple(sorted(caller.scopes)),
+        allowed_queues=allowed.get("queue", ALL_RESOURCES),
+        allowed_topics=allowed.get("topic", ALL_RESOURCES),
+        allowed_buckets=allowed.get("bucket", ALL_RESOURCES),
+        allowed_streams=allowed.get("stream", ALL_RESOURCES),
+        allowed_services=allowed.get("service", ALL_RESOURCES),
+        expires_at=None if caller.expires_at_ms is None else rfc3339(caller.expires_at_ms),
+        account_id=account_id,
+    )
 
 
 def issued_key(record: KeyRecord, text: str, *, status: int = 200) -> Response:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from postroad.kernel.configuration import Section, positive, setting
+from postroad.kernel.configuration import Secret, Section, positive, setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +18,25 @@ class AccessSettings(Section):
         "unless `cors_origin` names an origin; `up --open` sets it.",
     )
     keys_in_urls: bool = setting(False, "Accept API keys in `?bearer=` too. Proxies log URLs: prefer stream tokens.")
+    ui_token: Secret | None = setting(
+        None,
+        "If set, the console's pages are served only to browsers that opened one with `?access=<this text>`. It opens pages, no "
+        "data.",
+        lambda value: len(value) >= 16,
+    )
+    admin_ui_token: Secret | None = setting(
+        None, "Like `ui_token`, for the pages under /admin. It opens the other pages, too.", lambda value: len(value) >= 16
+    )
+    admin_host: str | None = setting(
+        None,
+        "Host name, without a port, that the pages under /admin are served on; any if not set.",
+        lambda value: bool(value) and not set(value) & set("/: "),
+    )
+    web_session_seconds: int = setting(
+        28_800,
+        "Seconds until a browser that signed in to the console must sign in again.",
+        lambda value: 60 <= value <= 2_592_000,
+    )
     auth_failures_burst: int = setting(
         30, "Requests with unknown credentials that an address may send at once, per worker; then 429.", positive
     )

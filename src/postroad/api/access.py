@@ -12,6 +12,7 @@ from postroad.kernel.clock import AwareDatetime, Timestamp
 from postroad.kernel.errors import AuthError, NotFound
 from postroad.kernel.identity import ALL_RESOURCES, Credential, Scope
 from postroad.kernel.matching import pattern
+from postroad.kernel.names import TOPIC_CHARS_MAX
 
 GRACE_SECONDS_MAX = 30 * 86_400
 
@@ -39,6 +40,10 @@ class TenantDisabled(AuthError, code="tenant-disabled", status=403, title="Tenan
 
 class TenantNotFound(NotFound, code="tenant-not-found", status=404, title="Tenant not found"):
     """The tenant that the platform key named does not exist."""
+
+
+class KeyRequired(AuthError, code="key-required", status=403, title="Key required"):
+    """A web session cannot grant what outlives it. Send the key itself, in the header `Authorization`."""
 
 
 class KeyNotFound(NotFound, code="key-not-found", status=404, title="Key not found"):
@@ -219,6 +224,36 @@ class WhoAmI(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     account_id: Annotated[str | None, Meta(description="AWS account id of the tenant.")] = None
 
 
+# Web sessions
+
+
+class NewWebSession(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
+    """One of the two; `key` counts if both are given."""
+
+    key: Annotated[str, Meta(min_length=1, max_length=128, description="Text of the key that the session acts as.")] | None = None
+    access: (
+        Annotated[str, Meta(min_length=1, max_length=512, description="Code of a sign-in link, which is valid once.")] | None
+    ) = None
+
+
+class WebSession(WhoAmI, frozen=True, rename="camel", kw_only=True):
+    """The credential of the request, as `whoami` shows it, and what this installation has."""
+
+    signed_in: Annotated[bool, Meta(description="True for a request with the session cookie.")]
+    session_expires_at: Annotated[Timestamp | None, Meta(description="When the browser must sign in again.")]
+    version: str
+    features: Annotated[tuple[str, ...], Meta(description="Capabilities of the installation.")]
+
+
+class NewSignInLink(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
+    expires_in_seconds: Annotated[int, Meta(ge=10, le=86_400, description="Seconds until the link expires.")] = 600
+
+
+class SignInLink(IssuedCredential, frozen=True, rename="camel", kw_only=True):
+    url: Annotated[str, Meta(description="Opens the console signed in as the key of the request, once.")]
+    expires_at: Timestamp
+
+
 # JWT secrets
 
 
@@ -285,7 +320,7 @@ GRANTS_MAX = 32
 class TopicGrant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A topic that a token may read, and patterns of the subjects that it sees of it."""
 
-    topic: Annotated[str, Meta(min_length=1, max_length=80)]
+    topic: Annotated[str, Meta(min_length=1, max_length=TOPIC_CHARS_MAX)]
     filter: Annotated[tuple[SubjectPattern, ...], Meta(min_length=1, max_length=PATTERNS_MAX)] | SubjectPattern = (">",)
 
     @property

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from postroad.api.pages import Limit, Page, page_of
-from postroad.api.queues import PlacementTag
+from postroad.api.placement import Geo, Placement
 from postroad.api.selectors import KEY, KEY_CHARS_MAX, PREFIX
 from postroad.api.topics import ContentType, SequenceNumber
 from postroad.kernel.clock import Timestamp
@@ -60,7 +60,6 @@ ChangeStreamFrom = Annotated[
     Literal["new", "all"],
     Meta(description="What a change stream starts with: changes from then on, or `all` current values."),
 ]
-Geo = Annotated[PlacementTag | None, Meta(description="Placement tag of the JetStream servers; `auto` or left out: any server.")]
 
 
 class BucketSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -71,7 +70,7 @@ class BucketSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     max_bytes: MaxBytes = 0
     max_value_bytes: MaxValueBytes = 0
     replicas: Replicas = None
-    geo: Geo = None
+    geo: Geo | None = None
     change_stream_topic: ChangeStreamTopic | None = msgspec.field(name="change_stream_topic", default=None)
     change_stream_from: ChangeStreamFrom = msgspec.field(name="change_stream_from", default="new")
 
@@ -84,7 +83,7 @@ class BucketSettingsChange(msgspec.Struct, frozen=True, rename="camel", kw_only=
     max_bytes: MaxBytes | UnsetType | None = UNSET
     max_value_bytes: MaxValueBytes | UnsetType | None = UNSET
     replicas: Annotated[Literal[1, 3, 5] | UnsetType | None, Meta(description="Copies of the bucket.")] = UNSET
-    geo: Annotated[PlacementTag | UnsetType | None, Meta(description="Placement tag of the JetStream servers.")] = UNSET
+    geo: Geo | UnsetType | None = UNSET
     change_stream_topic: ChangeStreamTopic | UnsetType | None = msgspec.field(name="change_stream_topic", default=UNSET)
     change_stream_from: ChangeStreamFrom | UnsetType | None = msgspec.field(name="change_stream_from", default=UNSET)
 
@@ -116,8 +115,8 @@ class ChangeStreamStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=Tr
 class BucketInfo(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True):
     """A bucket with its settings. `incarnation` changes if it is deleted and created again: its revisions restart then.
 
-    `replicas` are the copies that are kept, `nats_bucket` is its name for NATS KV clients. `stats` and
-    `change_stream` are present when one bucket was requested.
+    `replicas` are the copies that are kept, `nats_bucket` is its name for NATS KV clients. `stats`,
+    `change_stream` and `placement` are present when one bucket was requested.
     """
 
     name: str
@@ -129,6 +128,7 @@ class BucketInfo(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit
     updated_at: Timestamp
     stats: BucketStats | None = None
     change_stream: ChangeStreamStatus | None = None
+    placement: Placement | None = None
 
 
 class BucketQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from postroad.api.access import IssuedCredential
+from postroad.api.command_limits import Fairness, RateLimit, RouteUsage
 from postroad.api.pages import Limit, page_of
 from postroad.api.problems import Problem
 from postroad.kernel.clock import AwareDatetime, Timestamp
@@ -31,6 +32,9 @@ TARGET_HEADER = "Snavio-Target"
 NAME_HEADER = "Snavio-Command"
 SENT_AT_HEADER = "Snavio-Sent-At"
 PATH_HEADER = "Snavio-Path"
+REPLAYED_HEADER = "Snavio-Replayed"  # `true`; these three only of a command that a replay sent
+REPLAY_ID_HEADER = "Snavio-Replay-Id"
+REPLAY_REASON_HEADER = "Snavio-Replay-Reason"
 
 
 class CommandInvalid(InvalidRequest, code="command-invalid", status=400, title="Invalid command"):
@@ -174,17 +178,32 @@ class RouteDefinition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     sensitivity: Annotated[
         Sensitivity | None, Meta(description="How old a cached grant may be; null for the installation's default.")
     ] = None
-    dedupe_mode: Annotated[Literal["none"], Meta(description="`none`: at least once.")] = "none"
-    expected_drain_seconds: Annotated[
-        int, Meta(ge=1, le=30 * 86_400, description="Usual time until a command is consumed; for people and monitors.")
+    dedupe_mode: Annotated[
+        Literal["none", "strict"], Meta(description="`none`: at least once; `strict`: each command id once.")
+    ] = "none"
+    dedupe_ttl_seconds: Annotated[
+        int, Meta(ge=60, le=7 * 86_400, description="How long a command id is known, with `strict`.")
     ] = 300
+    rate_limit: Annotated[RateLimit | None, Meta(description="Limit of the route's commands; null for none.")] = None
+    fairness: Annotated[Fairness | None, Meta(description="Fairness between senders, with a rate limit; null: defaults.")] = None
+    expected_drain_seconds: (
+        Annotated[
+            int,
+            Meta(
+                ge=1,
+                le=30 * 86_400,
+                description="Usual time until a command is consumed; null: that of the queue, 300 if it has none.",
+            ),
+        ]
+        | None
+    ) = None
     acl_check: Annotated[
         Literal["cached", "sync"], Meta(description="`sync`: the grant is read from the engine for every command.")
     ] = "cached"
     signature: Annotated[Literal["optional", "required"], Meta(description="`required`: commands need `metadata.signature`.")] = (
         "optional"
     )
-    archive: Annotated[bool, Meta(description="Whether commands of this route may be archived.")] = True
+    archive: Annotated[bool, Meta(description="Whether payloads of this route are archived; needed to replay them.")] = True
     expires_at: Annotated[AwareDatetime | None, Meta(description="The route ends then; null for never.")] = None
 
 
@@ -195,7 +214,11 @@ class CommandRoute(msgspec.Struct, frozen=True, kw_only=True):
     queue: str
     sensitivity: Sensitivity | None
     dedupe_mode: str
-    expected_drain_seconds: int
+    dedupe_ttl_seconds: int = 300
+    rate_limit: RateLimit | None = None
+    fairness: Fairness | None = None
+    usage: Annotated[RouteUsage | None, Meta(description="Use of the rate limit; only for a single route.")] = None
+    expected_drain_seconds: Annotated[int | None, Meta(description="Null: that of the queue, 300 if it has none.")] = None
     acl_check: str
     signature: str
     archive: bool
@@ -325,12 +348,16 @@ class CommandEnvelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 DispatchPath = Literal["fast", "slow"]
 
 
-class CommandAccepted(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class CommandAccepted(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True):
     """The command is in the target's queue, and its outcome event is stored."""
 
     command_id: str
     message_id: str
     path: DispatchPath
+    is_duplicate: Annotated[
+        bool, Meta(description="The id was delivered before, and not again; `messageId` is that of the first one.")
+    ] = msgspec.field(name="duplicate", default=False)
+    deliver_at: Annotated[Timestamp | None, Meta(description="When receivers get it, if the rate limit delays it.")] = None
 
 
 class CommandBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -345,6 +372,8 @@ class CommandResult(msgspec.Struct, frozen=True, rename="camel", kw_only=True, o
     command_id: str | None = None
     message_id: str | None = None
     path: DispatchPath | None = None
+    is_duplicate: bool = msgspec.field(name="duplicate", default=False)
+    deliver_at: Timestamp | None = None
     problem: Problem | None = None
 
 

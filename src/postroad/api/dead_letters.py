@@ -25,11 +25,28 @@ TargetQueue = Annotated[
 ]
 
 
+FilterErrorGroup = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=200,
+        description="Exactly this group of `groupBy=error`: the last error, with digits and ids as `#`.",
+    ),
+]
+
+
+FilterRedrive = Annotated[
+    str, Meta(min_length=1, max_length=80, description="Messages that died again after the redrive of this task.")
+]
+
+
 class DeadLetterFilter(MessageFilter, frozen=True, kw_only=True):
     """Conditions on a dead letter. All that are given must hold."""
 
     reason: FilterReason | None = None
     error: FilterError | None = None
+    error_group: FilterErrorGroup | None = None
+    redrive: FilterRedrive | None = None
     since: Annotated[AwareTime, Meta(description="Dead-lettered at or after this time.")] | None = msgspec.field(
         name="from", default=None
     )
@@ -45,8 +62,21 @@ class DeadLetterFilter(MessageFilter, frozen=True, kw_only=True):
 class DeadLetterQuery(PeekQuery, frozen=True, kw_only=True):
     reason: FilterReason | None = None
     error: FilterError | None = None
+    error_group: FilterErrorGroup | None = None
+    redrive: FilterRedrive | None = None
     group_by: (
-        Annotated[str, Meta(pattern="^reason$", description="`reason`: counts by reason instead of dead letters.")] | None
+        Annotated[
+            str,
+            Meta(
+                max_length=262,
+                pattern="^(reason|error|header:.{1,256}|field:.{1,256})$",
+                description=(
+                    "Counts instead of dead letters: by `reason`, by `error` (the last error with digits and ids as `#`), by "
+                    "`header:<name>` or by `field:<path>` of the payload."
+                ),
+            ),
+        ]
+        | None
     ) = None
 
 
@@ -70,19 +100,33 @@ class DeadPage(Page[DeadMessage], frozen=True, kw_only=True):
     total: int
 
 
+class Histogram(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """Counts in intervals of `bucketMs`, the first of which begins at `start`."""
+
+    start: Timestamp | None
+    bucket_ms: int
+    counts: list[int]
+
+
 class DeadGroup(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Dead letters with the same reason."""
+    """Dead letters with the same reason, error, header or field. `reason` is the group, as in earlier versions."""
 
     reason: str
+    group: Annotated[str | None, Meta(description="Null for dead letters without the header or field.")] = None
     count: int
     first_at: Timestamp
     last_at: Timestamp
+    sample_id: Annotated[str, Meta(description="Message id of the newest dead letter of the group.")] = ""
+    sample: Annotated[str, Meta(description="Its last error, or the reason.")] = ""
+    counts: Annotated[list[int], Meta(description="By the intervals of the histogram.")] = []
 
 
 class DeadGroups(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Dead letters by reason, largest group first. `matched` of the `total` are counted: one search compares a limited number."""
+    """Dead letters by group, largest group first. `matched` of the `total` are counted: one search compares a limited number."""
 
     groups: list[DeadGroup]
+    others: Annotated[int, Meta(description="Dead letters in groups that are not listed: the first 200 are.")] = 0
+    histogram: Histogram | None = None
     next_cursor: str | None
     scanned: int
     matched: int

@@ -31,6 +31,9 @@ _Pull = Annotated[int, Meta(ge=1, le=1000)]
 _Ttl = Annotated[int, Meta(ge=1000, le=30 * 86_400_000)]
 
 
+EventPattern = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^!?[a-z*_.>-]+$")]
+
+
 class TenantSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """Values of all tenant settings."""
 
@@ -48,6 +51,9 @@ class TenantSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     max_services: _Count = 0
     max_routes: _Count = 0
     commands_by_key: bool = True
+    telemetry_events: tuple[EventPattern, ...] = ()
+    contact: Annotated[str, Meta(max_length=254)] = ""
+    snavio_dispatch_mode: Literal["adaptive", "cold-only"] = "adaptive"
     max_keys: _Count
     max_storage_bytes: _StoredBytes | None = None
     max_requests_per_second: _Count | None = None
@@ -92,6 +98,20 @@ class TenantSettingsChange(msgspec.Struct, frozen=True, rename="camel", kw_only=
     commands_by_key: Annotated[
         bool | UnsetType | None,
         Meta(description="Keys that a service trusts may send its commands directly; otherwise emit tokens are needed."),
+    ] = UNSET
+    telemetry_events: Annotated[
+        Annotated[tuple[EventPattern, ...], Meta(max_length=50)] | UnsetType | None,
+        Meta(
+            description="Event types that the queue `_telemetry` has besides `snavio.>`, as patterns; `!` removes types.",
+        ),
+    ] = UNSET
+    contact: Annotated[
+        Annotated[str, Meta(max_length=254, pattern=r"^[^\s@<>]+@[^\s@<>]+$")] | UnsetType | None,
+        Meta(description="Email address for critical alerts that no channel is configured for. Platform keys only."),
+    ] = UNSET
+    snavio_dispatch_mode: Annotated[
+        Literal["adaptive", "cold-only"] | UnsetType | None,
+        Meta(description="`cold-only`: commands of the tenant's services always take the slow path."),
     ] = UNSET
     max_keys: Annotated[_Count | UnsetType | None, Meta(description="Platform keys only.")] = UNSET
     max_storage_bytes: Annotated[

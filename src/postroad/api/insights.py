@@ -15,6 +15,7 @@ from postroad.kernel.clock import AwareDatetime, Timestamp
 Number = int | float
 Batch = int | str
 QueueName = Annotated[str, Meta(min_length=1, max_length=80)]
+ServiceName = Annotated[str, Meta(min_length=1, max_length=64)]
 Cursor = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,2048}$")]
 
 
@@ -27,10 +28,11 @@ class Grain(StrEnum):
 
 
 class Visibility(StrEnum):
-    """`QUEUE`: a row belongs to a queue, and restricted keys get the rows of their queues. `TENANT`: a row covers the whole
-    tenant, and restricted keys get 403."""
+    """`QUEUE`: a row belongs to a queue, and restricted keys get the rows of their queues. `SERVICE`: likewise for services
+    of commands. `TENANT`: a row covers the whole tenant, and restricted keys get 403."""
 
     QUEUE = "queue"
+    SERVICE = "service"
     TENANT = "tenant"
 
 
@@ -50,6 +52,11 @@ def column(description: str | None = None, *, unit: Unit = Unit.PLAIN, title: st
 
 Start = Annotated[Timestamp, column("Start of the minute, hour or day.", is_listed=False)]
 Queue = Annotated[str, column("Name of the queue.")]
+Service = Annotated[str, column("Name of the tenant's service.")]
+Role = Annotated[
+    str,
+    column("`target`: the tenant's service received the commands; `source`: it sent them."),
+]
 Milliseconds = Annotated[Number, column("Percentile, largest value or mean, in milliseconds.", unit=Unit.MILLISECONDS)]
 
 
@@ -66,6 +73,10 @@ class ReportPage(msgspec.Struct, Generic[R], frozen=True, rename="camel", kw_onl
     report: str
     computed_at: Timestamp | None
     batch: Batch | None
+    as_of: Annotated[
+        Timestamp | None,
+        Meta(description="All events up to this time are counted; null if that is not known, because no pipeline runs."),
+    ] = None
     dropped: Annotated[int, Meta(description="Missing rows: a result has at most 10,000.")]
     next_cursor: str | None
     if TYPE_CHECKING:  # the page type of each report declares it, as its last field
@@ -103,6 +114,10 @@ class TimeQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename=
 
 class QueueTimeQuery(TimeQuery, frozen=True, forbid_unknown_fields=True):
     queue: QueueName | None = None
+
+
+class ServiceTimeQuery(TimeQuery, frozen=True, forbid_unknown_fields=True):
+    service: ServiceName | None = None
 
 
 ReportQuery = SnapshotQuery | QueueSnapshotQuery | TimeQuery
@@ -149,6 +164,8 @@ class Report(Generic[R]):
     def query(self) -> type[ReportQuery]:
         if self.visibility is Visibility.QUEUE:
             return QueueSnapshotQuery if self.is_snapshot else QueueTimeQuery
+        if self.visibility is Visibility.SERVICE:
+            return ServiceTimeQuery
         return SnapshotQuery if self.is_snapshot else TimeQuery
 
 
@@ -211,3 +228,4 @@ class PipelineStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     quarantined: Annotated[dict[str, int], Meta(description="Lines that are not valid events, in total, by reason.")] = {}
     late: int | None = None
     duplicates: int | None = None
+    as_of: Annotated[Timestamp | None, Meta(description="All events up to this time are in the published results.")] = None

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from postroad.api.pages import Limit, Page, page_of
-from postroad.api.queues import Priority
+from postroad.api.queues import GroupId, Priority
 from postroad.kernel.clock import AwareDatetime, Timestamp
 from postroad.kernel.errors import ConflictError, NotFound
 
@@ -67,6 +67,7 @@ class Job(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaul
     priority: Annotated[
         Priority | None, Meta(description="Priority of the message; left out if it is `normal`, and for archived jobs.")
     ] = None
+    group_id: Annotated[str | None, Meta(description="Group of the message; left out for archived jobs.")] = None
     progress: Annotated[JobProgress | None, Meta(description="As its worker reported it.")] = None
     archived: Annotated[bool, Meta(description="The job ended long ago: it does not change any more and has no events.")] = False
 
@@ -75,7 +76,13 @@ class JobQuery(
     msgspec.Struct,
     frozen=True,
     forbid_unknown_fields=True,
-    rename={"since": "from", "until": "to", "correlation_id": "correlationId", "message_id": "messageId"},
+    rename={
+        "since": "from",
+        "until": "to",
+        "correlation_id": "correlationId",
+        "message_id": "messageId",
+        "group_id": "groupId",
+    },
 ):
     queue: Annotated[str, Meta(min_length=1, max_length=80, description="Queue of the jobs.")] | None = None
     status: Annotated[JobStatus | None, Meta(description="Only jobs with this status.")] = None
@@ -83,6 +90,7 @@ class JobQuery(
     until: Annotated[AwareDatetime | None, Meta(description="Created before this time.")] = None
     correlation_id: Annotated[Id | None, Meta(description="Only jobs with this correlation id.")] = None
     message_id: Annotated[Id | None, Meta(description="Only jobs of this message.")] = None
+    group_id: Annotated[GroupId | None, Meta(description="Only jobs of messages of this group, without archived ones.")] = None
     limit: Limit = 100
     cursor: Annotated[str, Meta(pattern=r"^[0-9]{1,15}\.[!-~]{1,256}$")] | None = None  # time of creation and id
 

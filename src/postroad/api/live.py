@@ -15,6 +15,7 @@ from postroad.api.topics import (
     LivePositionQuery,
 )
 from postroad.kernel.clock import Timestamp
+from postroad.kernel.names import TOPIC_CHARS_MAX
 
 SUBPROTOCOL = "postroad.v1"
 SUBSCRIPTIONS_MAX = 64
@@ -43,7 +44,7 @@ class Subscribe(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbi
 
     op: str
     ref: Ref
-    topic: Annotated[str, Meta(min_length=1, max_length=80)]
+    topic: Annotated[str, Meta(min_length=1, max_length=TOPIC_CHARS_MAX)]
     filter: Annotated[tuple[SubjectPattern, ...], Meta(max_length=PATTERNS_MAX)] | SubjectPattern = ()
     after: LiveEventId | None = None
     from_sequence: FromSequence | None = None

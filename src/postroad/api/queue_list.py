@@ -27,6 +27,12 @@ QueueSort = Literal[
     "-dead",
     "oldestAgeMs",
     "-oldestAgeMs",
+    "waiting",
+    "-waiting",
+    "inPerSecond",
+    "-inPerSecond",
+    "outPerSecond",
+    "-outPerSecond",
 ]
 
 
@@ -37,7 +43,7 @@ class QueueQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     paused: Annotated[bool, Meta(description="Only queues that are paused, or that are not.")] | None = None
     sort: Annotated[
         QueueSort,
-        Meta(description="`-` for descending. By a number of messages or age only if at most 500 queues match the filters."),
+        Meta(description="`-` for descending. Above 500 queues, numbers and ages are those of the latest samples."),
     ] = "name"
     limit: Limit = 100
     cursor: Annotated[str, Meta(min_length=1, max_length=128)] | None = None

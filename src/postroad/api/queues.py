@@ -8,9 +8,40 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from postroad.api.pages import Limit, Page
+from postroad.api.placement import Geo, Placement
 from postroad.api.problems import Problem
+from postroad.api.purging import DryRun as DryRun
+from postroad.api.purging import Purged as Purged
+from postroad.api.purging import PurgeRequest as PurgeRequest
+from postroad.api.queue_errors import (
+    AlreadySettled as AlreadySettled,
+)
+from postroad.api.queue_errors import (
+    IdempotencyMismatch as IdempotencyMismatch,
+)
+from postroad.api.queue_errors import (
+    JobWasCancelled as JobWasCancelled,
+)
+from postroad.api.queue_errors import (
+    LeaseExpired as LeaseExpired,
+)
+from postroad.api.queue_errors import (
+    MessageNotFound as MessageNotFound,
+)
+from postroad.api.queue_errors import (
+    QueueNotFound as QueueNotFound,
+)
+from postroad.api.queue_errors import (
+    ReceiptInvalid as ReceiptInvalid,
+)
+from postroad.api.queue_errors import (
+    SchemaMismatch as SchemaMismatch,
+)
+from postroad.api.queue_errors import (
+    SchemaTooSlow as SchemaTooSlow,
+)
+from postroad.api.queue_stats import QueueStats as QueueStats
 from postroad.kernel.clock import AwareDatetime, Timestamp
-from postroad.kernel.errors import ConflictError, InvalidRequest, NotFound
 from postroad.kernel.names import QUEUE
 
 VISIBILITY_TIMEOUT_MS_MAX = 12 * 3600 * 1000
@@ -18,42 +49,7 @@ DELAY_MS_MAX = 15 * 86_400 * 1000
 DEDUPE_MS_MAX = 30 * 86_400 * 1000
 RETENTION_MS_MAX = 10 * 366 * 86_400 * 1000
 BODY_MAX = 8 * 1024 * 1024
-
-
-class QueueNotFound(NotFound, code="queue-not-found", status=404, title="Queue not found"):
-    """The tenant has no queue with this name, and `autoCreateQueues` is off."""
-
-
-class MessageNotFound(NotFound, code="message-not-found", status=404, title="Message not found"):
-    """No message has this id in the queue or its dead letters."""
-
-
-class IdempotencyMismatch(InvalidRequest, code="idempotency-mismatch", status=422, title="Idempotency key reused"):
-    """The idempotency key was used before with a different body."""
-
-
-class SchemaMismatch(InvalidRequest, code="schema-mismatch", status=422, title="Payload does not match the schema"):
-    """The payload does not match the JSON Schema of the queue or topic; `errors` lists the violations with their paths."""
-
-
-class SchemaTooSlow(InvalidRequest, code="schema-too-slow", status=422, title="Validation takes too long"):
-    """The JSON Schema of the queue or topic exceeds its budget of processor time or memory for this payload. Simplify it."""
-
-
-class ReceiptInvalid(ConflictError, code="receipt-invalid", status=400, title="Invalid receipt"):
-    """The receipt was not issued by this installation for this queue, or it was altered."""
-
-
-class LeaseExpired(ConflictError, code="lease-expired", status=409, title="Lease expired"):
-    """The visibility timeout of the receipt has passed. The message is or will be delivered again."""
-
-
-class AlreadySettled(ConflictError, code="already-settled", status=409, title="Lease already ended"):
-    """The lease was ended before by another operation: an ack, or a nack with another action. The same one may be repeated."""
-
-
-class JobWasCancelled(ConflictError, code="job-cancelled", status=409, title="Job cancelled"):
-    """The job was cancelled while its message was leased. Stop the work: the message is not delivered again."""
+DEFAULT_DRAIN_SECONDS = 300  # of queues without `expectedDrainSeconds`
 
 
 # Queues
@@ -63,9 +59,6 @@ VisibilityTimeoutMs = Annotated[
     int,
     Meta(ge=0, le=VISIBILITY_TIMEOUT_MS_MAX, description="How long a pulled message is hidden from other consumers."),
 ]
-ANYWHERE = "auto"  # placement on any server
-PlacementTag = Annotated[str, Meta(min_length=1, max_length=64, pattern="^[A-Za-z0-9:_-]+$")]
-
 
 TagName = Annotated[str, Meta(min_length=1, max_length=128)]
 TagValue = Annotated[str, Meta(max_length=256)]
@@ -80,7 +73,15 @@ class QueueSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
         int, Meta(ge=0, le=RETENTION_MS_MAX, description="How long a message is kept once it is ready; 0: without limit.")
     ] = 0
     dedupe_window_ms: (
-        Annotated[int, Meta(ge=1000, le=DEDUPE_MS_MAX, description="How long an idempotency key is remembered.")] | None
+        Annotated[
+            int,
+            Meta(
+                ge=1000,
+                le=DEDUPE_MS_MAX,
+                description="How long an idempotency key, or a `dedupeId` (5 minutes by default), is remembered.",
+            ),
+        ]
+        | None
     ) = None
     max_attempts: Annotated[
         int, Meta(ge=0, le=1000, description="Deliveries before a message becomes a dead letter; 0: no limit.")
@@ -117,13 +118,7 @@ class QueueSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
         Literal[1, 3, 5] | None,
         Meta(description="Copies of the queue. The installation's default if left out. A single server keeps one copy."),
     ] = None
-    geo: (
-        Annotated[
-            PlacementTag,
-            Meta(description="Placement tag of JetStream servers; `auto`: any. A tag that no server has is refused."),
-        ]
-        | None
-    ) = None
+    geo: Geo | None = None
     schema: Annotated[dict[str, Any] | None, Meta(description="JSON Schema that payloads must match.")] = None
     expected_drain_seconds: (
         Annotated[int, Meta(ge=1, le=86_400 * 30, description="The queue is unhealthy if its oldest message is older than this.")]
@@ -134,7 +129,12 @@ class QueueSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
         dict[TagName, str],
         Meta(max_length=32, description="Attributes of the SQS API that queues have no setting for. See docs/aws.md."),
     ] = {}
-    archive: Annotated[bool, Meta(description="Not implemented yet: true is refused.")] = False
+    archive: Annotated[bool, Meta(description="Also store the payloads of messages in the lake of the pipeline.")] = False
+    ordered: Annotated[
+        bool, Meta(description="Messages of a group are delivered in order, to one consumer at a time. Cannot be changed.")
+    ] = False
+    dedupe_by_content: Annotated[bool, Meta(description="In an ordered queue, a hash of the payload is the `dedupeId`.")] = False
+    dedupe_scope: Annotated[Literal["queue", "group"], Meta(description="Where a `dedupeId` is remembered.")] = "queue"
 
 
 class StrictQueueSettings(QueueSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -160,36 +160,26 @@ def _change_of(settings: type[QueueSettings]) -> type[msgspec.Struct]:
 QueueSettingsChange = _change_of(QueueSettings)
 
 
-class QueueStats(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Messages of a queue by state."""
-
-    ready: Annotated[int, Meta(description="Can be pulled now: new, requeued, due for a retry, or overdue.")]
-    leased: Annotated[int, Meta(description="Leased to a consumer.")]
-    overdue: Annotated[int, Meta(description="Those of the ready ones whose lease ended without an ack or nack.")] = 0
-    retrying: Annotated[int, Meta(description="Returned with a nack, and not due yet.")] = 0
-    delayed: Annotated[int, Meta(description="Published with a delay, and not due yet.")]
-    dead: Annotated[int, Meta(description="Dead letters.")]
-    waiting: Annotated[int, Meta(description="Pulls that wait for a message.")] = 0
-    oldest_age_ms: Annotated[
-        int | None, Meta(description="Age of the oldest ready, leased or retrying message; null if there is none.")
-    ]
-    in_per_second: Annotated[float, Meta(description="Messages published, over the last seconds.")]
-    out_per_second: Annotated[float, Meta(description="Messages acknowledged or dead-lettered, over the last seconds.")]
-
-
 class Queue(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True):
     """A queue with its settings. `stats` is present when one queue, or a list with stats, was requested.
 
-    `replicas` is the number of copies that the engine keeps; that in `settings` is the one that was asked for.
+    `replicas` is the number of copies that the engine keeps; that in `settings` is the one that was asked for. `placement` is
+    present when one queue was requested.
     """
 
     name: str
     settings: QueueSettings
     paused: bool
+    pause_reason: str | None = None
     replicas: int | None = None
     created_at: Timestamp
     updated_at: Timestamp
     stats: QueueStats | None = None
+    placement: Placement | None = None
+
+
+class PauseRequest(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
+    reason: Annotated[str, Meta(min_length=1, max_length=500, description="Shown to everyone who sees the queue.")] | None = None
 
 
 # Publishing
@@ -201,6 +191,11 @@ IdempotencyKey = Annotated[str, Meta(min_length=1, max_length=IDEMPOTENCY_KEY_CH
 
 
 Priority = Literal["high", "normal", "low"]
+GROUP_CHARS_MAX = 128
+_PRINTABLE = r"^(?!.*\n)[ -~]+$"  # `$` alone also matches before a line break at the end
+GroupId = Annotated[str, Meta(min_length=1, max_length=GROUP_CHARS_MAX, pattern=_PRINTABLE)]
+DedupeId = Annotated[str, Meta(min_length=1, max_length=128, pattern=_PRINTABLE)]
+ReceiveId = Annotated[str, Meta(min_length=1, max_length=128, pattern=_PRINTABLE)]
 
 
 class NewMessage(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
@@ -237,6 +232,20 @@ class NewMessage(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forb
     ] = "normal"
     idempotency_key: IdempotencyKey | None = None
     correlation_id: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    group_id: Annotated[
+        GroupId | None,
+        Meta(
+            description="Printable ASCII. An ordered queue delivers the messages of a group in order. In other queues, those of "
+            "a group with many messages do not delay those of other groups."
+        ),
+    ] = None
+    dedupe_id: Annotated[
+        DedupeId | None,
+        Meta(
+            description="For ordered queues: within `dedupeWindowMs` another message with this id stores nothing and returns the "
+            "ids of the first, with `duplicate`."
+        ),
+    ] = None
 
 
 class NewBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -245,7 +254,10 @@ class NewBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     messages: Annotated[list[NewMessage], Meta(min_length=1, max_length=1000)]
 
 
-Duplicate = Annotated[bool, Meta(description="The message is an earlier one with the same `uniqueKey`.")]
+Duplicate = Annotated[bool, Meta(description="The message is an earlier one with the same `uniqueKey` or `dedupeId`.")]
+Sequence = Annotated[
+    int | None, Meta(description="Position in an ordered queue: messages of a group are delivered in this order.")
+]
 
 
 class Published(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True):
@@ -255,6 +267,7 @@ class Published(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_
     job_id: str
     enqueued_at: Timestamp
     duplicate: Duplicate = False
+    sequence: Sequence = None
 
 
 class BatchItem(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True):
@@ -264,6 +277,7 @@ class BatchItem(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_
     job_id: str | None = None
     enqueued_at: Timestamp | None = None
     duplicate: Duplicate = False
+    sequence: Sequence = None
     problem: Problem | None = None
 
 
@@ -282,6 +296,14 @@ class PullRequest(msgspec.Struct, frozen=True, rename="camel", kw_only=True, for
     max_messages: Annotated[int, Meta(ge=1, le=1000, description="The tenant's limit (`pullMax`) may be lower.")] = 1
     visibility_timeout_ms: VisibilityTimeoutMs | None = None
     wait_ms: Annotated[int, Meta(ge=0, le=60_000, description="Long poll: how long to wait if no message is ready.")] = 0
+    max_per_group: Annotated[int, Meta(ge=1, le=1000, description="Messages of each group of an ordered queue.")] | None = None
+    receive_id: Annotated[
+        ReceiveId | None,
+        Meta(
+            description="For ordered queues: a pull that repeats the id of an earlier one within 5 minutes gets the same "
+            "messages, with new leases, as long as none of them was settled."
+        ),
+    ] = None
 
 
 class DeadLetterOrigin(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True):
@@ -315,6 +337,9 @@ class Message(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_de
         None
     )
     dead_letter: DeadLetterOrigin | None = None
+    group_id: str | None = None
+    dedupe_id: str | None = None
+    sequence: Sequence = None
 
     @cached_property
     def payload(self) -> Any:
@@ -351,10 +376,11 @@ class MessageFilter(msgspec.Struct, frozen=True, rename="camel", kw_only=True, f
     search: Annotated[FilterText, Meta(description="Text that the payload contains.")] | None = None
     header: Annotated[FilterText, Meta(description="`name`, or `name=value`.")] | None = None
     field: FilterField | None = None
-    message_id: FilterText | None = None
-    job_id: FilterText | None = None
-    correlation_id: FilterText | None = None
+    message_id: Annotated[FilterText, Meta(description="Id of the message.")] | None = None
+    job_id: Annotated[FilterText, Meta(description="Id of the job.")] | None = None
+    correlation_id: Annotated[FilterText, Meta(description="Correlation id of the message.")] | None = None
     priority: Annotated[Priority, Meta(description="Only messages with this priority.")] | None = None
+    group_id: Annotated[GroupId, Meta(description="Only messages of this group.")] | None = None
 
 
 class PeekQuery(MessageFilter, frozen=True, kw_only=True):
@@ -368,6 +394,7 @@ class PeekQuery(MessageFilter, frozen=True, kw_only=True):
     body_max: Annotated[
         int, Meta(ge=0, le=BODY_MAX, description="Payloads with more bytes are cut and returned as `payloadStart`.")
     ] = 512
+    order: Annotated[Literal["oldest", "newest"], Meta(description="Which messages come first.")] = "oldest"
     limit: Limit = 50
     cursor: Annotated[int, Meta(ge=1, le=2**62)] | None = None
 
@@ -385,6 +412,8 @@ class PeekedMessage(msgspec.Struct, frozen=True, rename="camel", kw_only=True, o
     headers: dict[str, str]
     enqueued_at: Timestamp
     payload_bytes: int
+    sequence: Annotated[int, Meta(description="Position in the queue, or in the dead letters; for cursors.")] = 0
+    published_by: Annotated[str | None, Meta(description="Id of the key that published it.")] = None
     payload: Any = None
     payload_start: str | None = None
     lease_until: Timestamp | None = None
@@ -392,6 +421,7 @@ class PeekedMessage(msgspec.Struct, frozen=True, rename="camel", kw_only=True, o
     priority: Priority = "normal"
     correlation_id: str | None = None
     traceparent: str | None = None
+    group_id: str | None = None
 
 
 class PeekPage(Page[PeekedMessage], frozen=True, kw_only=True):
@@ -404,19 +434,3 @@ class PeekPage(Page[PeekedMessage], frozen=True, kw_only=True):
     next_cursor: str | None
     scanned: int
     matched: int
-
-
-# Purging
-
-DryRun = Annotated[bool, Meta(description="Only count the messages.")]
-
-
-class PurgeRequest(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
-    dry_run: DryRun = False
-
-
-class Purged(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Number of deleted messages; of a dry run, the number that would be deleted."""
-
-    count: int
-    dry_run: bool

@@ -51,15 +51,19 @@ class Ordering(StrEnum):
 
 
 class PushFormat(StrEnum):
-    """`raw`: the body as it was published. `cloudevents`: a CloudEvents 1.0 event in binary mode."""
+    """`raw`: the body as it was published. `cloudevents`: a CloudEvents 1.0 event in binary mode. `sns`: as Amazon SNS
+    delivers, which subscriptions of the SNS API have."""
 
     RAW = "raw"
     CLOUDEVENTS = "cloudevents"
+    SNS = "sns"
 
 
 class SubscriptionState(StrEnum):
-    """`disabled`: the endpoint answered 410, or the queue was deleted."""
+    """`pending`: the endpoint has not confirmed a subscription of the SNS API. `disabled`: the endpoint answered 410, or the
+    queue was deleted."""
 
+    PENDING = "pending"
     ACTIVE = "active"
     PAUSED = "paused"
     DISABLED = "disabled"
@@ -82,6 +86,14 @@ TargetQueue = Annotated[str, Meta(min_length=1, max_length=80, description="Queu
 ContentFilterDefinition = Annotated[
     dict[str, Any], Meta(description="Conditions on payload and headers, at most 32; see the guide.")
 ]
+DeadLetterQueue = Annotated[
+    str,
+    Meta(
+        max_length=80,
+        pattern=f"^{QUEUE.pattern}$",
+        description="Queue that dead letters are published to, instead of the subscription's own. It must exist.",
+    ),
+]
 MaxDeliver = Annotated[int, Meta(ge=1, le=1000, description="Attempts before a message becomes a dead letter.")]
 RetryDelays = Annotated[
     tuple[Annotated[int, Meta(ge=100, le=86_400_000)], ...],
@@ -96,8 +108,8 @@ OrderingKey = Annotated[
     str,
     Meta(
         max_length=128,
-        pattern="^(subject|header:[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64})$",
-        description="Key of `ordering: key`: `subject`, or `header:<name>`.",
+        pattern="^(subject|group|header:[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64})$",
+        description="Key of `ordering: key`: `subject`, `group` (the message's `groupId`), or `header:<name>`.",
     ),
 ]
 
@@ -134,6 +146,7 @@ class NewSubscription(msgspec.Struct, frozen=True, rename="camel", kw_only=True,
     ordering_key: OrderingKey = "subject"
     format: Annotated[PushFormat, Meta(description=_FORMAT)] = PushFormat.RAW
     latest_only: LatestOnly | None = None
+    dead_letter_queue: DeadLetterQueue | None = None
 
 
 class SubscriptionPatch(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
@@ -153,6 +166,28 @@ class SubscriptionPatch(msgspec.Struct, frozen=True, rename="camel", kw_only=Tru
     ordering_key: OrderingKey | UnsetType = UNSET
     format: Annotated[PushFormat, Meta(description=_FORMAT)] | UnsetType = UNSET
     latest_only: LatestOnly | UnsetType | None = UNSET
+    dead_letter_queue: DeadLetterQueue | UnsetType | None = UNSET
+
+
+class SnsSubscription(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True):
+    """What a subscription of the SNS API has in addition. `attributes` are those of SNS, as they were set."""
+
+    protocol: Literal["sqs", "http", "https"]
+    endpoint: str
+    region: Annotated[str, Meta(description="Region of the subscription's ARN.")]
+    account: str
+    base_url: Annotated[str, Meta(description="Start of the URLs in its messages.")]
+    attributes: dict[str, str] = {}
+    is_authenticated: Annotated[bool, Meta(description="Confirmed by a signed request.")] = False
+    needs_signed_unsubscribe: bool = False
+
+
+class Rewind(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True):
+    """Delivery starts again at an earlier message. Those up to `to_sequence`, the newest one then, are marked as replayed."""
+
+    from_sequence: int
+    to_sequence: int
+    until: Annotated[Timestamp | None, Meta(description="Messages of this time or later are not delivered.")] = None
 
 
 class SubscriptionStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -204,6 +239,9 @@ class Subscription(msgspec.Struct, frozen=True, rename="camel", kw_only=True, om
     latest_only: Annotated[int | None, Meta(description="With `sse` and `websocket`: only the newest message per subject.")] = (
         None
     )
+    dead_letter_queue: str | None = None
+    sns: Annotated[SnsSubscription | None, Meta(description="Of a subscription that was created through the SNS API.")] = None
+    rewind: Rewind | None = None
     status: SubscriptionStatus | None = None
 
 
@@ -287,6 +325,14 @@ class ReplayRequest(msgspec.Struct, frozen=True, rename="camel", kw_only=True, f
     to_time: Annotated[AwareDatetime, Meta(description="Messages before this time.")] | None = None
     rate_per_second: Annotated[int, Meta(ge=1, le=10_000, description="Attempts per second.")] = 100
     dry_run: DryRun = False
+
+
+class RewindRequest(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
+    """Where the delivery starts again. Give `fromSequence` or `fromTime`."""
+
+    from_sequence: Annotated[int, Meta(ge=1, description="First sequence.")] | None = None
+    from_time: Annotated[AwareDatetime, Meta(description="Messages from this time on.")] | None = None
+    to_time: Annotated[AwareDatetime, Meta(description="Stop before this time; if left out, go on.")] | None = None
 
 
 class Replay(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ class TaskNotFound(NotFound, code="task-not-found", status=404, title="Task not 
 class TaskState(StrEnum):
     QUEUED = "queued"
     RUNNING = "running"
+    PAUSED = "paused"
     DONE = "done"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -35,6 +36,10 @@ class Progress(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     matched: int = 0
     moved: int = 0
     failed: int = 0
+    died_again: Annotated[
+        int | None,
+        Meta(description="Of a redrive: moved messages that are dead letters again. Only if one task is requested."),
+    ] = None
 
 
 class Task(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -46,6 +51,7 @@ class Task(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     wanted: Annotated[dict[str, Any], Meta(description="The request that started the task.")]
     state: TaskState
     is_cancel_wanted: Annotated[bool, Meta(description="A cancellation was requested.")]
+    is_pause_wanted: Annotated[bool, Meta(description="A pause was requested, or the task is paused.")] = False
     progress: Progress
     error: str | None
     created_by: Annotated[str, Meta(description="Id of the key that started the task.")]

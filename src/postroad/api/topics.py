@@ -8,12 +8,14 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from postroad.api.pages import Limit, Page, page_of
+from postroad.api.placement import Geo, Placement
 from postroad.api.problems import Problem
-from postroad.api.queues import DryRun, HeaderName, IdempotencyKey, PlacementTag
+from postroad.api.queues import TAGS_MAX, DryRun, HeaderName, IdempotencyKey, TagName, TagValue
 from postroad.api.selectors import PATTERNS_MAX, SubjectPattern
 from postroad.kernel.clock import AwareDatetime, Timestamp
 from postroad.kernel.errors import ConflictError, NotFound
 from postroad.kernel.matching import SUBJECT_CHARS_MAX
+from postroad.kernel.names import TOPIC_CHARS_MAX
 
 SUBJECT_TOKENS_MAX = 16
 HOPS_MAX = 16
@@ -68,12 +70,19 @@ class TopicSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
             description="How long an idempotency key is remembered, but not longer than messages are kept.",
         ),
     ] = 600_000
+    dedupe_by_content: Annotated[bool, Meta(description="A hash of the content is the `dedupeId`, if there is none.")] = False
+    dedupe_scope: Annotated[Literal["topic", "group"], Meta(description="Where a `dedupeId` is remembered.")] = "topic"
     replicas: Annotated[
         Literal[1, 3, 5] | None,
         Meta(description="Copies of the topic. The installation's default if left out. A single server keeps one."),
     ] = None
-    geo: Annotated[PlacementTag, Meta(description="Placement tag of the JetStream servers; `auto`: any.")] | None = None
+    geo: Geo | None = None
     schema: Annotated[dict[str, Any] | None, Meta(description="JSON Schema that payloads must match.")] = None
+    tags: Annotated[dict[TagName, TagValue], Meta(max_length=TAGS_MAX, description="Names and values for people and tools.")] = {}
+    sns_attributes: Annotated[
+        dict[TagName, str],
+        Meta(max_length=32, description="Attributes of the SNS API that topics have no setting for. See docs/aws.md."),
+    ] = {}
 
 
 class StrictTopicSettings(TopicSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -105,9 +114,21 @@ class TopicSettingsChange(msgspec.Struct, frozen=True, rename="camel", kw_only=T
         | UnsetType
         | None
     ) = UNSET
+    dedupe_by_content: Annotated[bool | UnsetType | None, Meta(description="A hash of the content is the `dedupeId`.")] = UNSET
+    dedupe_scope: Annotated[
+        Literal["topic", "group"] | UnsetType | None, Meta(description="Where a `dedupeId` is remembered.")
+    ] = UNSET
     replicas: Annotated[Literal[1, 3, 5] | UnsetType | None, Meta(description="Copies of the topic.")] = UNSET
-    geo: Annotated[PlacementTag | UnsetType | None, Meta(description="Placement tag of the JetStream servers.")] = UNSET
+    geo: Geo | UnsetType | None = UNSET
     schema: Annotated[dict[str, Any] | UnsetType | None, Meta(description="JSON Schema that payloads must match.")] = UNSET
+    tags: (
+        Annotated[dict[TagName, TagValue], Meta(max_length=TAGS_MAX, description="Names and values for people and tools.")]
+        | UnsetType
+        | None
+    ) = UNSET
+    sns_attributes: (
+        Annotated[dict[TagName, str], Meta(max_length=32, description="Attributes of the SNS API.")] | UnsetType | None
+    ) = UNSET
 
 
 class EffectiveTopicSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -144,6 +165,7 @@ class Topic(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defa
     updated_at: Timestamp
     fed_by: str | None = None
     stats: TopicStats | None = None
+    placement: Annotated[Placement, Meta(description="When one topic was requested.")] | None = None
 
 
 class TopicQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -155,7 +177,7 @@ class TopicQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ) = None
     stats: Annotated[bool, Meta(description="Add the stats of each topic.")] = False
     limit: Limit = 100
-    cursor: Annotated[str, Meta(min_length=1, max_length=80)] | None = None
+    cursor: Annotated[str, Meta(min_length=1, max_length=TOPIC_CHARS_MAX)] | None = None
 
 
 class DeleteTopicQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -177,6 +199,7 @@ Subject = Annotated[
 ]
 CONTENT_TYPE_CHARS_MAX = 256
 MEDIA_TYPE = r"^[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+( *;[ -~]*)?$"
+TopicGroupId = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^(?!.*\n)[!-~]+$")]
 ContentType = Annotated[str, Meta(min_length=3, max_length=CONTENT_TYPE_CHARS_MAX, pattern=MEDIA_TYPE)]
 
 
@@ -197,6 +220,17 @@ class NewTopicMessage(msgspec.Struct, frozen=True, rename="camel", kw_only=True,
     ) = None
     headers: dict[HeaderName, str] = {}
     idempotency_key: IdempotencyKey | None = None
+    group_id: Annotated[
+        TopicGroupId | None,
+        Meta(description="Printable ASCII without spaces. Subscriptions with `orderingKey: group` deliver a group in order."),
+    ] = None
+    dedupe_id: Annotated[
+        TopicGroupId | None,
+        Meta(
+            description="Within `dedupeWindowMs` another message with this id, of any publisher, stores nothing and returns the "
+            "position of the first, with `duplicate`. Excludes `idempotencyKey`."
+        ),
+    ] = None
 
 
 class NewTopicBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -205,13 +239,15 @@ class NewTopicBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     messages: Annotated[list[NewTopicMessage], Meta(min_length=1, max_length=1000)]
 
 
-class PublishedTopicMessage(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Position of a stored message. `nats_subject` is its subject for NATS clients."""
+class PublishedTopicMessage(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True):
+    """Position of a stored message. `nats_subject` is its subject for NATS clients. `duplicate`: it is that of an earlier message
+    with the same `dedupeId`."""
 
     sequence: int
     timestamp: Timestamp
     subject: str
     nats_subject: str
+    duplicate: bool = False
 
 
 class TopicBatchItem(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True):
@@ -221,6 +257,7 @@ class TopicBatchItem(msgspec.Struct, frozen=True, rename="camel", kw_only=True, 
     timestamp: Timestamp | None = None
     subject: str | None = None
     nats_subject: str | None = None
+    duplicate: bool = False
     problem: Problem | None = None
 
 
@@ -267,6 +304,7 @@ class TopicMessage(msgspec.Struct, frozen=True, rename="camel", kw_only=True, om
     content_type: str | None = None
     traceparent: str | None = None
     hops: int = 0
+    group_id: str | None = None
 
     @cached_property
     def payload(self) -> Any:

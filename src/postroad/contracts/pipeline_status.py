@@ -13,7 +13,10 @@ from postroad.kernel.event import PLATFORM
 
 
 class PipelineProgress(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """The last batch. `quarantined`, `late` and `duplicates` are totals; `period` is the seconds between two batches."""
+    """The last batch. `quarantined`, `late` and `duplicates` are totals; `period` is the seconds between two batches.
+
+    The published results contain all events up to `fresh_until`; those of the batch if `is_complete`.
+    """
 
     v: int
     report: str = "pipeline"
@@ -30,6 +33,8 @@ class PipelineProgress(msgspec.Struct, frozen=True, rename="camel", kw_only=True
     quarantined: dict[str, int] = {}
     late: int | None = None
     duplicates: int | None = None
+    fresh_until: Timestamp | None = None
+    is_complete: bool = False
 
 
 SUBJECT = REPORT_RESULTS.subject_of(tenant=PLATFORM, report="pipeline", day=SNAPSHOT_DAY, part=SNAPSHOT_PART)

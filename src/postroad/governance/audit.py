@@ -32,8 +32,11 @@ _PAGE = 500
 _WINDOW_ENTRIES_MAX = 2_000  # a window with more entries is read in halves
 _WINDOW_MAX = 4_194_304
 _SCANNED_MAX = 20_000
-# Changes that release storage or end an access; those of keys are among them because an update can disable a key.
-_RELEASES = frozenset({"delete", "purge", "revoke", "rotate", "cancel", "pause", "resume", "remove_stream"})
+# Changes that release storage or end an access, and the sign-in that precedes them; those of keys are among them because an
+# update can disable a key.
+_RELEASES = frozenset(
+    {"sign_in", "sign_out", "delete", "purge", "revoke", "rotate", "cancel", "pause", "resume", "remove_stream"}
+)
 _SECRET_FIELDS = frozenset({"secret", "key", "code", "token", "password", "locked", "sha256", "hashes"})
 
 

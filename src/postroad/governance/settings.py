@@ -34,6 +34,12 @@ class GovernanceSettings(Section):
     buckets_per_tenant_max: int = setting(1000, "Buckets per tenant.", positive)
     services_per_tenant_max: int = setting(1000, "Services that send or receive commands, per tenant.", positive)
     routes_per_tenant_max: int = setting(10_000, "Routes of commands per tenant.", positive)
+    snavio_dispatch_mode: str = setting(
+        "adaptive",
+        "How commands are dispatched, unless a tenant's setting `snavioDispatchMode` is set: `adaptive`, or `cold-only` for "
+        "the slow path always.",
+        lambda value: value in ("adaptive", "cold-only"),
+    )
     requests_per_second_per_tenant_max: int = setting(
         1000,
         "Requests per second of a tenant that a worker accepts while other tenants use it, too, unless the tenant's setting "

@@ -14,6 +14,7 @@ import structlog
 from postroad.http import metrics
 from postroad.http.admission import Admission, AdmissionLimits, CallerLimits
 from postroad.http.client_ip import Network, client_address
+from postroad.http.html_pages import missing_page, page_response, prefers_html
 from postroad.http.loopback import check_loopback
 from postroad.http.open_sockets import OpenSockets, renewal
 from postroad.http.problems import problem_response
@@ -26,11 +27,7 @@ from postroad.http.routing import Route, Router, error_response
 from postroad.http.security_headers import API, default_headers
 from postroad.http.streaming import send_stream
 from postroad.http.websocket_frames import check_handshake, check_origin
-from postroad.kernel.errors import (
-    Overloaded,
-    PostroadError,
-    RouteNotFound,
-)
+from postroad.kernel.errors import Overloaded, PostroadError, RouteNotFound
 from postroad.kernel.identity import Caller, Credential, RouteRequirement
 from postroad.kernel.ids import new_request_id
 from postroad.kernel.log_limit import LogLimit
@@ -139,7 +136,11 @@ class App:
                 status = 499
                 return
             except Exception as error:
-                response = self._error_response(error, request_id, route, request)
+                sections = self._router.sections if route is None and isinstance(error, RouteNotFound) else []
+                if sections and method == "GET" and prefers_html(headers):
+                    response = page_response(missing_page(scope["path"], sections), 404)
+                else:
+                    response = self._error_response(error, request_id, route, request)
             status = response.status
             counters = self._counters_of(request, route)
             if response.socket is not None and request is not None:
@@ -188,6 +189,16 @@ class App:
 
     # Requests without a task
 
+    def has_callback(self, scope: Scope, bytes_max: int) -> bool:
+        """True if `start_callback` may serve the request once its body has arrived, of at most `bytes_max` as declared."""
+        length = scope["headers"].get(b"content-length", b"0")
+        if not self.has_callbacks or not length.isdigit() or int(length) > bytes_max:
+            return False
+        try:
+            return self._router.find(scope["method"], scope["path"])[0].prepare is not None
+        except PostroadError:
+            return False
+
     def start_callback(self, scope: Scope, body: bytes, cycle: ResponseCycle) -> bool:
         """Serve a request with callbacks, if its route can prepare it (`Route.prepare`). `body` is complete.
 
@@ -197,7 +208,8 @@ class App:
         headers: dict[bytes, bytes] = scope["headers"]
         try:
             prepare = self._router.find(scope["method"], scope["path"])[0].prepare
-            if prepare is None or not self.has_callbacks or not self._is_plain(headers, body):
+            is_plain = b"content-encoding" not in headers and len(body) <= self._settings.body_bytes_max
+            if prepare is None or not self.has_callbacks or not is_plain:
                 return False
             route, request = self._find(scope, headers, _request_id(headers), cycle.receive)
             self._set_origin(request, scope)
@@ -220,10 +232,6 @@ class App:
         except Exception as error:  # not at once: the connection may have to start its next request after the response
             asyncio.get_running_loop().call_soon(respond, error)
         return True
-
-    def _is_plain(self, headers: dict[bytes, bytes], body: bytes) -> bool:
-        """True if the body needs no check that depends on headers, other than that of its type."""
-        return b"content-encoding" not in headers and len(body) <= self._settings.body_bytes_max
 
     def _respond(
         self, request: Request, route: Route, cycle: ResponseCycle, started: float, outcome: Response | Exception

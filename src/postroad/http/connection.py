@@ -13,17 +13,21 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from postroad.http import metrics
 from postroad.http.body_discarder import BodyDiscarder
+from postroad.http.body_waits import BodyWaits
 from postroad.http.coalescing_transport import CoalescingTransport
+from postroad.http.header_rules import check_headers
 from postroad.http.request import Scope
 from postroad.http.request_cycle import RequestCycle
-from postroad.http.websocket import CloseCode, SocketHandler, WebSocket
+from postroad.http.websocket import CloseCode, SocketFlow, SocketHandler, WebSocket
 from postroad.http.websocket_frames import asks_for_websocket
 from postroad.kernel.errors import BodyTooSlow, HeadersTooLarge, HeaderTimeout, MalformedRequest, Overloaded, PostroadError
 from postroad.kernel.log_limit import LogLimit
 
 _PIPELINED_MAX = 100  # requests that wait on a connection for the response to an earlier one
-# Two values would let a proxy and Postroad read one request in two ways.
-_SINGLE_HEADERS = (b"host", b"authorization", b"x-postroad-tenant", b"content-length", b"transfer-encoding", b"content-type")
+
+# What a connection needs after the switch to WebSocket. The rest belongs to HTTP and takes 3 kB.
+_OF_SOCKETS = ("loop", "transport", "connections", "_limits", "is_write_paused", "_write_timer")
+_NO_CYCLES: "deque[RequestCycle]" = deque()
 
 log = structlog.get_logger("postroad.http")
 _log_limit = LogLimit()
@@ -69,10 +73,10 @@ class HttpConnection(HttpToolsProtocol):
     cycle: RequestCycle | None  # type: ignore[assignment]
     pipeline: deque[RequestCycle]  # type: ignore[assignment]
 
-    def __init__(self, limits: RequestLimits, discarder: BodyDiscarder, **arguments: Any) -> None:
+    def __init__(self, limits: RequestLimits, discarder: BodyDiscarder, waits: BodyWaits, **arguments: Any) -> None:
         """`arguments`: those that uvicorn passes to its protocol class."""
         super().__init__(**arguments)
-        self._limits, self._discarder = limits, discarder
+        self._limits, self._discarder, self._waits = limits, discarder, waits
 
     # Receiving
 
@@ -114,7 +118,7 @@ class HttpConnection(HttpToolsProtocol):
             self._reject(self._headers_too_large())
         elif self._read_timer is None and self._is_reading_headers:
             self._read_timer = self.loop.call_later(self._limits.header_seconds_max, self._reject, HeaderTimeout())
-        elif self._read_timer is None:
+        elif self._read_timer is None and not (self.cycle is not None and self.cycle.is_waiting):
             self._read_timer = self.loop.call_later(self._limits.body_seconds_max, self._reject, BodyTooSlow())
         if self._is_reading_body and self.cycle is not None and self.cycle.response_complete:
             self._discard_later()
@@ -148,7 +152,7 @@ class HttpConnection(HttpToolsProtocol):
             raise self._headers_too_large()
         version = self.parser.get_http_version()
         headers = dict(self.headers)
-        self._check_headers(headers, version)
+        check_headers(self.headers, headers, version)
         if len(self.pipeline) >= _PIPELINED_MAX:
             raise Overloaded(f"more than {_PIPELINED_MAX} requests wait on this connection", retry_after=1)
         self._is_reading_headers = False
@@ -156,21 +160,6 @@ class HttpConnection(HttpToolsProtocol):
         self._is_reading_body, self._overhead_bytes = True, 0
         self._begin_cycle(headers, version)
         self.headers = []  # collects trailers, which are ignored
-
-    def _check_headers(self, headers: dict[bytes, bytes], version: str) -> None:
-        """Raises MalformedRequest if a proxy could see another request than Postroad does."""
-        if len(headers) != len(self.headers):
-            names = [name for name, _ in self.headers]
-            repeated = next((name for name in _SINGLE_HEADERS if names.count(name) > 1), None)
-            if repeated is not None:
-                raise MalformedRequest(f"the header {repeated.decode()} is repeated")
-        if b"host" not in headers and version != "1.0":
-            raise MalformedRequest("the header host is missing")
-        if b"transfer-encoding" in headers:
-            if headers[b"transfer-encoding"].lower() != b"chunked":
-                raise MalformedRequest("the only supported transfer-encoding is chunked")
-            if b"content-length" in headers:
-                raise MalformedRequest("the request has both content-length and transfer-encoding")
 
     def _begin_cycle(self, headers: dict[bytes, bytes], version: str) -> None:
         url = httptools.parse_url(self.url)
@@ -185,17 +174,15 @@ class HttpConnection(HttpToolsProtocol):
             "scheme": self.scheme,
             "switch": self._switch if self._is_handshake else None,
         }
-        previous, self.cycle = (
-            self.cycle,
-            RequestCycle(
-                scope,
-                self.transport,
-                self.flow,
-                self.on_response_complete,
-                self._start_task,
-                keep_alive=version != "1.0" and not self._is_handshake and self.parser.should_keep_alive(),
-                expects_continue=self.expect_100_continue,
-            ),
+        previous = self.cycle
+        self.cycle = RequestCycle(
+            scope,
+            self.transport,
+            self.flow,
+            self.on_response_complete,
+            self._start_task,
+            keep_alive=version != "1.0" and not self._is_handshake and self.parser.should_keep_alive(),
+            expects_continue=self.expect_100_continue,
         )
         if previous is None or previous.response_complete:
             self._due_cycle = self.cycle
@@ -207,6 +194,16 @@ class HttpConnection(HttpToolsProtocol):
         self._running_cycle = cycle
         app: Any = self.app
         cycle.start(app)
+        if cycle.is_waiting:
+            self._waits.add(self)
+
+    def end_body_wait(self) -> None:
+        """The rest of a body was not there in time: a task serves the request, and waits for it."""
+        self._waits.remove(self)
+        if self._running_cycle is not None and self._running_cycle.is_waiting:
+            self._running_cycle.stop_waiting()
+            if self._read_timer is None:
+                self._read_timer = self.loop.call_later(self._limits.body_seconds_max, self._reject, BodyTooSlow())
 
     def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
         task = self.loop.create_task(work)
@@ -218,6 +215,7 @@ class HttpConnection(HttpToolsProtocol):
         if self.cycle is not None and not self.cycle.response_complete:  # otherwise the rest of the body is discarded
             self.cycle.add_body(body)
             if self.cycle.buffered_bytes > HIGH_WATER_LIMIT:
+                self.end_body_wait()
                 self.flow.pause_reading()
 
     def on_message_complete(self) -> None:
@@ -230,6 +228,9 @@ class HttpConnection(HttpToolsProtocol):
         self._stop_read_timer()
         if self.cycle is not None:
             self.cycle.end_body()
+            if self.cycle.is_waiting:
+                self._waits.remove(self)
+                self._due_cycle = self.cycle
 
     def _header_bytes_min(self) -> int:
         """Bytes of the complete headers. The parser does not report where they end in a chunk, nor the blanks around a value."""
@@ -291,12 +292,12 @@ class HttpConnection(HttpToolsProtocol):
         self.transport.write(head)
         cycle.response_complete = True
         self.server_state.total_requests += 1
-        self._socket, self._socket_ended, self._socket_bytes = WebSocket(self, handler, self.loop), ended, None
         if self._keepalive_timer is not None:
             self._keepalive_timer.cancel()
-        self.cycle = self._running_cycle = None
-        self.parser = None  # type: ignore[assignment]
-        self.headers = []
+        flow: Any = SocketFlow(self.transport, is_paused=self.flow.read_paused)
+        self.__dict__ = {name: value for name, value in vars(self).items() if name in _OF_SOCKETS}
+        self.flow, self.pipeline, self.cycle = flow, _NO_CYCLES, None
+        self._socket, self._socket_ended = WebSocket(self, handler, self.loop), ended
         handler.opened(self._socket)
         self.flow.resume_reading()
         if received:
@@ -391,6 +392,8 @@ class HttpConnection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_read_timer()
         self._stop_write_timer()
+        if self._socket is None:
+            self._waits.remove(self)
         if self._keepalive_timer is not None:
             self._keepalive_timer.cancel()
         self.connections.discard(self)

@@ -20,6 +20,7 @@ from postroad.kernel.errors import (
     EngineUnavailable,
     Forbidden,
     InvalidParameter,
+    Maintenance,
     MalformedJson,
     Overloaded,
     PostroadError,
@@ -49,7 +50,8 @@ _ANY_CONTENT: dict[str, Any] = {"application/json": {}, "text/plain": {}, "appli
 def openapi_document(
     routes: Sequence[Route], version: str, parameters: Mapping[str, Mapping[str, Any]] | None = None
 ) -> dict[str, Any]:
-    """The document of these routes. `parameters` has the JSON Schemas of path parameters."""
+    """The document of these routes, without pages. `parameters` has the JSON Schemas of path parameters."""
+    routes = [route for route in routes if not route.is_page]
     kinds = [kind for route in routes for kind in (route.body, route.response, route.query) if kind is not None]
     parts = [part for kind in (*kinds, Problem) for part in _alternatives(kind)]
     schemas, components = msgspec.json.schema_components(parts, ref_template=_REF)
@@ -253,5 +255,6 @@ def possible_errors(route: Route) -> list[type[PostroadError]]:
     if EngineUnavailable in errors:
         errors.append(EngineNoResponders)
     if (EngineUnavailable in errors and route.method not in ("GET", "HEAD")) or route.resource is not None:
-        errors.append(EngineFull)  # the change cannot be audited, or the use of a one-time token not recorded
+        # The change cannot be audited, or the use of a one-time token not recorded.
+        errors += [EngineFull, Maintenance]
     return list(dict.fromkeys([*errors, PostroadError]))

@@ -4,7 +4,7 @@ import math
 
 import msgspec
 
-from postroad.api.problems import FieldError, Problem
+from postroad.api.problems import HINTS, FieldError, Problem
 from postroad.http.response import Response
 from postroad.kernel.errors import MethodNotAllowed, PostroadError, Unauthenticated
 
@@ -23,6 +23,7 @@ def problem_of(error: PostroadError, request_id: str | None = None) -> Problem:
         request_id=request_id,
         reason=reason if isinstance(reason, str) else None,
         errors=msgspec.convert(errors, list[FieldError]) if errors else None,
+        **{name: error.extra[name] for name in HINTS if name in error.extra},  # type: ignore[arg-type]
     )
 
 

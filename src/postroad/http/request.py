@@ -64,6 +64,10 @@ async def _no_body() -> None:
     """Of a route whose body has no ids."""
 
 
+def _no_watch(_caller: Caller) -> None:
+    """Of a caller whose credential cannot be revoked."""
+
+
 def _missing_credentials() -> PostroadError:
     return Unauthenticated(MISSING_CREDENTIALS_HINT)
 
@@ -143,9 +147,11 @@ class Request:
         value = self.headers.get(b"traceparent")
         return value.decode() if value is not None and _TRACEPARENT.fullmatch(value) else None
 
-    def watch(self, caller: Caller) -> "RevocationWatch | None":
-        """Watch a caller's credential for longer than the request lasts. None if it cannot be revoked. Must be closed."""
-        return None if self._watch is None else self._watch(caller)
+    @property
+    def watch(self) -> "Callable[[Caller], RevocationWatch | None]":
+        """Watches a caller's credential for longer than the request lasts, and keeps nothing of the request. None if it cannot be
+        revoked. Must be closed."""
+        return _no_watch if self._watch is None else self._watch
 
     @contextmanager
     def watch_revocation(self) -> "Iterator[asyncio.Future[None]]":

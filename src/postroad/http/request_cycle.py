@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import structlog
-from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from postroad.http.app import App
@@ -24,6 +24,7 @@ log = structlog.get_logger("postroad.http")
 
 class RequestCycle:
     __slots__ = (
+        "_app",
         "_body_bytes_left",
         "_chunks",
         "_event",
@@ -57,6 +58,7 @@ class RequestCycle:
     ) -> None:
         self.scope, self._transport, self._flow, self._on_complete = scope, transport, flow, on_complete
         self._start_task = start_task
+        self._app: App | None = None  # while the request waits for its body
         self._expects_continue = expects_continue  # the client sends the body after an interim response
         self._chunks: list[bytes] = []
         self.buffered_bytes = 0  # of the request's body
@@ -77,14 +79,33 @@ class RequestCycle:
         self.abort()
 
     def start(self, app: Asgi) -> None:
-        """Serve the request: with callbacks if it has arrived and its route can, otherwise in a task."""
-        if self._is_body_complete and not self._expects_continue and isinstance(app, App):
-            body = b"".join(self._chunks)
-            if app.start_callback(self.scope, body, self):
-                self._chunks, self.buffered_bytes = [], 0
-                self._flow.resume_reading()
+        """Serve the request: with callbacks if its route can, otherwise in a task.
+
+        Callbacks need the whole body. Many clients send it after the headers, in a second write: the request waits for a small
+        one until the connection calls `start` again, or `stop_waiting`. Then a task serves it as if it had not waited.
+        """
+        self._app = None
+        if not self._expects_continue and isinstance(app, App):
+            if self._is_body_complete:
+                if app.start_callback(self.scope, b"".join(self._chunks), self):
+                    self._chunks, self.buffered_bytes = [], 0
+                    self._flow.resume_reading()
+                    return
+            elif self.buffered_bytes <= HIGH_WATER_LIMIT and app.has_callback(self.scope, HIGH_WATER_LIMIT):
+                self._app = app
                 return
         self.start_task(self.run(app))
+
+    @property
+    def is_waiting(self) -> bool:
+        """True if `start` was called, and has to be called again when the body is complete."""
+        return self._app is not None
+
+    def stop_waiting(self) -> None:
+        """Serve the request in a task, if it waits for its body."""
+        app, self._app = self._app, None
+        if app is not None:
+            self.start_task(self.run(app))
 
     def start_task(self, work: Coroutine[Any, Any, None]) -> None:
         self._start_task(work)
@@ -104,6 +125,7 @@ class RequestCycle:
         """The client has closed the connection."""
         if not self.response_complete:
             self.disconnected = True
+        self.stop_waiting()
         self._notify()
 
     def _notify(self) -> None:
@@ -139,6 +161,14 @@ class RequestCycle:
         if not self.disconnected:
             self._start_response(status, headers)
             self._send_body(body, more=False)
+
+    def write_chunk(self, chunk: bytes) -> bool:
+        """Send a part of a streamed response at once. False if it must be sent with `send`, which waits for slow clients."""
+        if not self._is_chunked or self._flow.write_paused or self.disconnected or self.response_complete:
+            return False
+        transport: Any = self._transport
+        transport.write_now(b"%x\r\n%b\r\n" % (len(chunk), chunk))
+        return True
 
     def abort(self) -> None:
         """Close the connection, since there is no response."""

@@ -1,7 +1,7 @@
 """Responses, as handlers return them."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -10,6 +10,7 @@ from postroad.http.security_headers import SecurityHeaders
 from postroad.http.websocket import SocketHandler
 from postroad.kernel.json import encode, encode_into
 
+WriteChunk = Callable[[bytes], bool]
 SLICE_BYTES_MAX = 256 * 1024  # of a response that are encoded or sent without a pause
 
 
@@ -20,6 +21,8 @@ class Response:
     `security`: set by handlers that return pages, or content of a tenant (`http/security_headers.py`).
     `list_field`: the field of the body whose items may be large together. They are encoded one by one, and other requests go on
     in between.
+    `attach`: of an iterator that can also send chunks by itself: it gets a function that sends one at once, while the iterator
+    waits, or returns false if the chunk must come from the iterator.
     `socket`: the handler of a WebSocket, with status 101. `subprotocol` is the one that was chosen.
     """
 
@@ -29,6 +32,7 @@ class Response:
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
     security: SecurityHeaders | None = None
     list_field: str = ""
+    attach: Callable[[WriteChunk], None] | None = None
     socket: SocketHandler | None = None
     subprotocol: str = ""
 

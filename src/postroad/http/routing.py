@@ -47,6 +47,7 @@ class Route:
     `resource` is the resource that a stream token must be for, made of path parameters; `alternative_resource` is accepted, too.
     `accepts_jwt`: JWTs of the tenant are accepted. `accepts_emit_token`: emit tokens of services are accepted.
     `allows_anonymous`: requests without a credential are accepted without scopes, and the handler decides.
+    `covers_tenant`: the operation is about all resources of the tenant, so a credential that is restricted to some is refused.
     `alternative_scope` is a scope that is accepted instead of `scope`. `allows_admin`: `admin` is accepted, too, because the
     route manages or observes resources; routes that carry a tenant's data (publish, consume, read or append to streams) do not.
     `token_tenant`, on a route without a scope: the tenant of a signed token that the handler checks, None without a valid one;
@@ -55,6 +56,7 @@ class Route:
     that of authenticated requests. `error_response` makes the response to an error, in place of a problem.
     `body_ids` are the names of ids in the body and their fields, for the operator's hook: then the body is read before it is
     called. `is_websocket`: the handler returns a response with a `socket`; other requests than handshakes are refused before.
+    `is_page`: a page or file of the console, which the OpenAPI document leaves out.
     `is_unlimited`: the route responds when the limits on open requests are reached, as health checks must.
     `prepare`, for a busy route without a query, serves ordinary requests without a task. It has no effect; it returns None for a
     request that the handler must serve, or raises PostroadError. The function that it returns starts the operation, and `Respond`
@@ -81,6 +83,7 @@ class Route:
     alternative_resource: str | None = None
     accepts_jwt: bool = False
     accepts_emit_token: bool = False
+    covers_tenant: bool = False
     allows_anonymous: bool = False
     raw_body: bool = False
     matches_rest: bool = False
@@ -88,6 +91,7 @@ class Route:
     allows_admin: bool = False
     token_tenant: Callable[[Request], str | None] | None = None
     is_unlimited: bool = False
+    is_page: bool = False
     is_websocket: bool = False
     accepts_large_body: Callable[[Request], bool] | None = None
     error_response: "Callable[[PostroadError, Request | None, str], Response] | None" = None
@@ -202,6 +206,11 @@ class Router:
             return self.find("GET", path)[0].is_websocket
         except PostroadError:
             return False
+
+    @property
+    def sections(self) -> list[str]:
+        """The first segments of the pages."""
+        return sorted({route.path.split("/")[1] for route in self.routes if route.is_page and not route.matches_rest})
 
     def methods(self, path: str) -> list[str]:
         node = self._walk(self._root, path.split("/")[1:], 0, [])

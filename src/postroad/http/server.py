@@ -10,6 +10,7 @@ import uvicorn
 
 from postroad.http.app import App
 from postroad.http.body_discarder import BodyDiscarder
+from postroad.http.body_waits import BodyWaits
 from postroad.http.connection import HttpConnection, RequestLimits
 from postroad.http.tls import TlsCertificate
 
@@ -44,7 +45,13 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen on the sockets. uvicorn's own version has no deadline for TLS handshakes."""
         make_connection = functools.partial(
-            HttpConnection, self._limits, BodyDiscarder(), config=self.config, server_state=self.server_state, app_state={}
+            HttpConnection,
+            self._limits,
+            BodyDiscarder(),
+            BodyWaits(),
+            config=self.config,
+            server_state=self.server_state,
+            app_state={},
         )
         tls: dict[str, Any] = {}
         if self._certificate is not None:

@@ -2,11 +2,11 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from postroad.http.request import Request
-from postroad.http.response import Response
+from postroad.http.response import Response, WriteChunk
 
 HEARTBEAT_SECONDS = 15.0
 HEARTBEAT = b": beat\n\n"
@@ -32,9 +32,9 @@ def event_stream(
     return event_response(_until_ended(ends, frames, heartbeat_seconds))
 
 
-def event_response(chunks: AsyncIterator[bytes]) -> Response:
+def event_response(chunks: AsyncIterator[bytes], attach: Callable[[WriteChunk], None] | None = None) -> Response:
     """A response of chunks that include `RETRY` and heartbeats, and end when the process drains."""
-    return Response(chunks, media=b"text/event-stream", headers=list(_HEADERS))
+    return Response(chunks, media=b"text/event-stream", headers=list(_HEADERS), attach=attach)
 
 
 async def _until_ended(

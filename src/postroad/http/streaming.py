@@ -23,6 +23,16 @@ async def send_stream(
         raise TypeError("not a stream")
     await send({"type": "http.response.start", "status": response.status, "headers": headers})
     metrics.live_readers.inc()
+    write = getattr(getattr(send, "__self__", None), "write_chunk", None)  # of a request cycle
+
+    def write_counted(chunk: bytes) -> bool:
+        if write is None or not write(chunk):
+            return False
+        counters.bytes_out += len(chunk)
+        return True
+
+    if response.attach is not None:
+        response.attach(write_counted)
 
     async def send_chunks() -> None:
         if request.method != "HEAD":

@@ -2,11 +2,9 @@
 
 import asyncio
 import functools
-import html
 import ipaddress
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +14,13 @@ from prometheus_client.registry import Collector
 
 from postroad.api.health import Check, Health, Readiness
 from postroad.http.app import Authenticator
+from postroad.http.html_pages import docs_page, errors_page, page_response
 from postroad.http.openapi import openapi_document
 from postroad.http.request import Request
 from postroad.http.response import Response
 from postroad.http.routing import Route
-from postroad.http.security_headers import page_headers
 from postroad.kernel.buffered_metrics import flush
-from postroad.kernel.errors import Forbidden, PostroadError, RouteNotFound, Unauthenticated
+from postroad.kernel.errors import Forbidden, PostroadError, Unauthenticated
 from postroad.kernel.identity import RouteRequirement
 from postroad.kernel.json import encode
 
@@ -73,17 +71,6 @@ class SystemRoutes:
                 errors=(Unauthenticated, Forbidden),
                 is_unlimited=True,
                 description="Open on the same machine. Other addresses need a platform key, since tenant ids are labels.",
-            ),
-            Route(
-                "GET",
-                "/",
-                self.landing,
-                None,
-                "Show links to the documentation",
-                tag,
-                media="text/html",
-                errors=(RouteNotFound,),
-                description="For browsers; 404 if `Accept` does not prefer HTML.",
             ),
             Route("GET", "/openapi.json", self.openapi, None, "Show this OpenAPI document", tag),
             Route("GET", "/docs", self.docs, None, "Show the interactive API page", tag, media="text/html"),
@@ -138,20 +125,11 @@ class SystemRoutes:
             self._document = await asyncio.to_thread(lambda: encode(self._describe()))
         return Response(self._document)
 
-    async def landing(self, request: Request) -> Response:
-        if not _prefers_html(request):
-            raise RouteNotFound("there is no route /; /docs and /openapi.json describe the API")
-        return page_response(landing_page(self.version))
-
     async def docs(self, _request: Request) -> Response:
-        return page_response((files("postroad.http") / "docs.html").read_bytes())
+        return page_response(docs_page())
 
     async def errors(self, _request: Request) -> Response:
         return page_response(self._errors_page)
-
-
-def page_response(page: bytes) -> Response:
-    return Response(page, media=b"text/html; charset=utf-8", security=page_headers(page))
 
 
 def _is_loopback(address: str) -> bool:
@@ -159,58 +137,3 @@ def _is_loopback(address: str) -> bool:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:
         return False
-
-
-def errors_page(errors: Iterable[type[PostroadError]]) -> bytes:
-    """The error reference, which the `type` of every problem links to."""
-    rows = "".join(
-        f'<tr id="{error.code}"><td><code>{error.code}</code><td>{error.status}<td>{"yes" if error.retryable else "no"}'
-        f"<td>{error.title}<td>{_prose(error.__doc__ or '')}"
-        for error in errors
-    )
-    heads = "".join(f"<th scope=col>{name}" for name in ("code", "status", "retry helps", "title", "meaning"))
-    return _page(
-        "Postroad: errors",
-        "<h1>Errors</h1><p>Every error is <code>application/problem+json</code>; its <code>type</code> points to a row of this "
-        f'table. <a href="/docs">API</a></p><table><thead><tr>{heads}<tbody>{rows}</table>',
-    )
-
-
-def landing_page(version: str) -> bytes:
-    links = (
-        ("/docs", "API", "read and try every operation"),
-        ("/docs/errors", "Errors", "the meaning of each error code"),
-        ("/openapi.json", "openapi.json", "the description of the API for tools"),
-        ("/readyz", "Readiness", "the state of this process"),
-    )
-    items = "".join(f'<li><a href="{path}">{name}</a>: {text}' for path, name, text in links)
-    return _page(
-        "Postroad",
-        f"<h1>Postroad {html.escape(version)}</h1><p>Queues, jobs, schedules, durable streams and sessions over HTTP.</p>"
-        f"<nav aria-label=Documentation><ul>{items}</ul></nav>"
-        "<p>The guide is in the folder <code>docs</code> of the source; start with <code>docs/README.md</code>. "
-        "On the command line: <code>postroad --help</code>.</p>",
-    )
-
-
-def _page(title: str, content: str) -> bytes:
-    return (
-        f"<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title>"
-        '<meta name=viewport content="width=device-width, initial-scale=1">'
-        "<style>body{font:15px/1.5 system-ui;margin:2rem auto;max-width:70rem;padding:0 1rem;color-scheme:light dark}"
-        "td,th{padding:.4rem .8rem;text-align:left;vertical-align:top;border-bottom:1px solid #8884}"
-        f"tr:target{{background:#fd05}}</style><main>{content}</main>"
-    ).encode()
-
-
-def _prose(text: str) -> str:
-    """Text in which backticks mark code, as HTML."""
-    parts = [html.escape(part, quote=False) for part in text.split("`")]
-    return "".join(f"<code>{part}</code>" if index % 2 else part for index, part in enumerate(parts))
-
-
-def _prefers_html(request: Request) -> bool:
-    """True for a browser: it lists HTML, and before JSON."""
-    accepted = [kind.partition(b";")[0].strip().lower() for kind in request.headers.get(b"accept", b"").split(b",")]
-    kinds = [kind for kind in accepted if kind in (b"text/html", b"application/json")]
-    return kinds[:1] == [b"text/html"]

@@ -70,6 +70,24 @@ class SocketTransport(Protocol):
     def abort(self) -> None: ...
 
 
+class SocketFlow:
+    """The flow control of a WebSocket, which no task waits for."""
+
+    __slots__ = ("_is_paused", "_transport")
+
+    def __init__(self, transport: asyncio.Transport, *, is_paused: bool) -> None:
+        self._transport, self._is_paused = transport, is_paused
+
+    def resume_reading(self) -> None:
+        if self._is_paused:
+            self._is_paused = False
+            self._transport.resume_reading()
+
+    def pause_writing(self) -> None: ...
+
+    def resume_writing(self) -> None: ...
+
+
 class WebSocket:
     """One open connection."""
 
@@ -119,7 +137,7 @@ class WebSocket:
 
     def close(self, code: CloseCode, reason: str = "") -> None:
         """Start the closing handshake. The connection ends when the client answers, or a few seconds later."""
-        if not self.is_closing:
+        if not self.is_closing and self._parser.state is OPEN:  # else later bytes of the same chunk have closed it
             self._parser.send_close(code, reason.encode()[:_REASON_BYTES_MAX].decode(errors="ignore"))
             self._send_pending()
 

@@ -31,8 +31,9 @@ class Acknowledger:
     async def send_acknowledgements(self, acks: Sequence[Acknowledgement]) -> None:
         """Send acknowledgements at once, without confirmation. For leases: if one is lost, the message is redelivered too early.
 
-        Raises EngineUnavailable if there is no connection.
+        Raises EngineUnavailable if there is no connection, and Maintenance.
         """
+        self._connection.writes.admit(self._stream)
         commands = [b"PUB %b %d\r\n%b\r\n" % (self._ack_subject(ref).encode(), len(ack), ack) for ref, ack in acks]
         if commands:
             try:
@@ -43,8 +44,13 @@ class Acknowledger:
     async def acknowledge(self, acks: Sequence[Acknowledgement], *, deadline_seconds: float = 10.0) -> None:
         """Send acknowledgements and return once all of them would survive a crash. Idempotent.
 
-        Those of concurrent callers are sent together. Raises EngineUnavailable: then each may or may not be stored.
+        Those of concurrent callers are sent together. Raises Maintenance, and EngineUnavailable: then each may or may not be
+        stored.
         """
+        with self._connection.writes.writing(self._stream):
+            await self._acknowledge(acks, deadline_seconds)
+
+    async def _acknowledge(self, acks: Sequence[Acknowledgement], deadline_seconds: float) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + deadline_seconds
         delays = _ACK_BACKOFF.delays()

@@ -33,7 +33,12 @@ _NO_SPACE = "no space left on device"  # in the description of any error; it nam
 _TOO_LARGE = {10054, 10097}
 _UNAVAILABLE = {10008, 10009, 10003, 10005, 10167, 10208}  # no JetStream, no leader, no peers, too busy
 _NO_PEERS = 10005
+STREAM_MOVE_AND_SCALE = 10123
+_STREAM_MOVES = {10124, 10226}  # or is scaled, and cannot be changed until then
+# Perhaps: while a cluster forms its leader does not know all servers.
+PLACEMENT_REFUSED_FOR_NOW = {_NO_PEERS, STREAM_MOVE_AND_SCALE, *_STREAM_MOVES}
 NO_RESPONDERS = "no responders"  # of NATS: no server is subscribed to the subject, so no leader exists
+_UNAVAILABLE |= {STREAM_MOVE_AND_SCALE, *_STREAM_MOVES}
 _UNAVAILABLE |= {10158}  # an earlier attempt of the same message is being replicated: its position is not known yet
 
 
@@ -47,7 +52,7 @@ def translate(error: ApiError) -> PostroadError:
         return EngineFull(detail, retry_after=5)
     if error.err_code in _TOO_LARGE:
         return TooLarge(detail)
-    if error.err_code == _NO_PEERS and "tags not matched" in error.description:
+    if error.err_code == _NO_PEERS and ("tags not matched" in error.description or "tags excluded" in error.description):
         return EngineRefused(detail)
     if error.err_code in _UNAVAILABLE or error.code == 503:
         return EngineUnavailable(detail, retry_after=1)

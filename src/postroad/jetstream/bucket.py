@@ -38,7 +38,7 @@ class Bucket:
         self._subject = f"$KV.{name}."
         self._committer: Committer = committers.of(self.stream)
 
-    async def ensure(self, *, replicas: int = 1, history: int = 1) -> None:
+    async def ensure(self, *, replicas: int = 1, history: int = 1, timeout: float | None = None) -> None:
         subjects = self._subject + ">"
         options = {
             "max_msgs_per_subject": history,
@@ -52,7 +52,7 @@ class Bucket:
             "num_replicas": replicas,
             "republish": republish(subjects),
         }
-        await ensure_stream(self._connection, StreamSpec(self.stream, (subjects,), options))
+        await ensure_stream(self._connection, StreamSpec(self.stream, (subjects,), options), timeout=timeout)
 
     async def get(self, key: str) -> Value | None:
         """The value, or None if the key does not exist."""
@@ -129,6 +129,10 @@ class Follower:
     @property
     def revision(self) -> int:
         return self._tail.position
+
+    def start_after(self, revision: int) -> None:
+        """Skip the changes up to this revision. Before it runs."""
+        self._tail.position = revision
 
     @property
     def staleness_seconds(self) -> float:

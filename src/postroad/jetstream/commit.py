@@ -84,8 +84,9 @@ class Committer:
         """Return once the message would survive a crash. `uses_reserve`: not refused for want of storage (`storage_budget.py`).
 
         Raises Conflict if a precondition in the headers does not hold, EngineFull when the stream is at its limit or the store is
-        full, StorageQuotaExceeded, TooLarge, Overloaded when too many bytes are pending, and EngineUnavailable when no leader
-        answered before the deadline: then the message may or may not be stored, and the same `message.id` can be sent again.
+        full, StorageQuotaExceeded, TooLarge, Overloaded when too many bytes are pending, Maintenance while writes are held, and
+        EngineUnavailable when no leader answered before the deadline: then the message may or may not be stored, and the same
+        `message.id` can be sent again.
         """
         return (await self.submit((message,), uses_reserve=uses_reserve))[0]
 
@@ -118,7 +119,7 @@ class Committer:
     def submit_callback(self, messages: Sequence[PendingMessage], on_outcome: OnOutcome) -> None:
         """Like `append_together`, but calls `on_outcome`, which must not raise, later with the acknowledgements or the error.
 
-        Raises TooLarge, StorageQuotaExceeded, EngineFull, Overloaded: then nothing is sent.
+        Raises TooLarge, StorageQuotaExceeded, EngineFull, Overloaded, Maintenance: then nothing is sent.
         """
         self._submit(messages, on_outcome, None, uses_reserve=False)
 
@@ -130,6 +131,7 @@ class Committer:
         *,
         uses_reserve: bool,
     ) -> None:
+        self._connection.writes.admit(self.stream)
         size = 0
         for message in messages:
             message_size = message.size
@@ -428,6 +430,11 @@ class Committers:
         self._connection, self._policy, self.buffer_limit = connection, policy, buffer_limit
         self.storage = storage or StorageBudgets()
         self._by_stream: dict[str, Committer] = {}
+
+    @property
+    def are_held(self) -> bool:
+        """True during maintenance: an append would raise Maintenance."""
+        return self._connection.writes.is_held
 
     def of(self, stream: str) -> Committer:
         found = self._by_stream.get(stream)

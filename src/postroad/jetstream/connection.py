@@ -29,6 +29,7 @@ from postroad.jetstream.api_errors import NO_RESPONDERS, ApiError, ApiFailure, t
 from postroad.jetstream.health_rules import eligible_servers, next_server
 from postroad.jetstream.protocol import encode_plain
 from postroad.jetstream.store_sync import NoSync, StoreSync
+from postroad.jetstream.write_gate import WriteGate
 from postroad.kernel.backoff import Backoff
 from postroad.kernel.errors import EngineNoResponders, EngineRefused, EngineUnavailable
 from postroad.kernel.futures import resolve
@@ -85,6 +86,7 @@ class Connection:
     large_transfer: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)  # for replies of many bytes
     scans: asyncio.Semaphore = field(init=False, default_factory=lambda: asyncio.Semaphore(_SCANS_MAX))
     store_sync: StoreSync | NoSync = field(init=False, default_factory=NoSync)
+    writes: WriteGate = field(init=False, default_factory=WriteGate)
     _nc: nats_internals.Client = field(init=False)
     _prefix: str = field(init=False)
     _replies: dict[str, OnReply] = field(init=False, default_factory=dict)
@@ -173,16 +175,13 @@ class Connection:
         return ", ".join(url.rpartition("@")[2].removeprefix("nats://") for url in self.settings.urls)
 
     def _check_version(self) -> None:
-        version = self._nc.connected_server_version
-        if (version.major, version.minor) < VERSION_FLOOR:
-            raise EngineRefused(f"nats-server {version.major}.{version.minor} is too old: Postroad needs 2.12 or newer")
+        if self.server_version[:2] < VERSION_FLOOR:
+            raise EngineRefused(f"nats-server {'.'.join(map(str, self.server_version))} is too old: Postroad needs 2.12 or newer")
 
     async def close(self) -> None:
         self._is_closing = True
         with contextlib.suppress(OSError):  # the server is gone already
             await self._nc.close()
-
-    # State
 
     @property
     def is_up(self) -> bool:
@@ -191,6 +190,11 @@ class Connection:
     @property
     def max_payload(self) -> int:
         return self._nc.max_payload
+
+    @property
+    def server_version(self) -> tuple[int, int, int]:
+        version = self._nc.connected_server_version
+        return version.major, version.minor, version.patch
 
     @property
     def is_clustered(self) -> bool:
@@ -213,7 +217,7 @@ class Connection:
 
     def _set_up(self) -> None:
         connected = self._nc.connected_url
-        self._server = _address(connected) if connected else ""
+        self._server = nats_internals.address(connected) if connected else ""
         self._up.set()
 
     async def _on_disconnected(self) -> None:
@@ -250,8 +254,8 @@ class Connection:
 
     def _servers(self) -> dict[str, ParseResult]:
         announced_urls = {url.netloc for url in self._nc.discovered_servers}
-        configured = {_address(url): url for url in self._nc.servers if url.netloc not in announced_urls}
-        known = {_address(url): url for url in self._nc.discovered_servers} | configured
+        configured = {nats_internals.address(url): url for url in self._nc.servers if url.netloc not in announced_urls}
+        known = {nats_internals.address(url): url for url in self._nc.discovered_servers} | configured
         return {server: known[server] for server in eligible_servers(list(configured), list(known))}
 
     def other_servers(self) -> Sequence[str]:
@@ -331,13 +335,14 @@ class Connection:
         self._reply_queues.pop(reply_subject, None)
 
     async def _on_reply(self, message: Msg) -> None:
-        on_reply = self._replies.pop(message.subject, None)
-        if on_reply is not None:
-            on_reply(Reply(message.data, message.headers))
-            return
-        queue = self._reply_queues.get(message.subject)
-        if queue is not None:
-            queue.put_nowait(Reply(message.data, message.headers))
+        reply = Reply(message.data, message.headers)
+        if (on_reply := self._replies.pop(message.subject, None)) is not None:
+            try:
+                on_reply(reply)
+            except (Exception, asyncio.CancelledError):  # a bug, or of a cancelled caller: replies to others must go on
+                log.exception("reply_callback_failed")
+        elif (queue := self._reply_queues.get(message.subject)) is not None:
+            queue.put_nowait(reply)
 
     async def request(self, subject: str, payload: bytes = b"", *, timeout: float | None = None) -> Reply:
         """Send a request and return its reply; status 503 means no responders. Raises ConnectionLost, TimeoutError."""
@@ -436,11 +441,6 @@ class Connection:
             handler(message.data)
 
         return await self.subscribe(subject, handle)
-
-
-def _address(url: ParseResult) -> str:
-    """Host and port of a server, without user and password."""
-    return url.netloc.rpartition("@")[2]
 
 
 class _ApiResponse(msgspec.Struct):

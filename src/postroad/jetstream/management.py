@@ -1,9 +1,11 @@
-"""Management of streams and consumers: create or update, inspect, purge, delete.
+"""Management of streams and consumers: create or update, inspect, purge, delete. Changes raise Maintenance while writes are held.
 
 A server that is too old silently drops options it does not know. So the configuration it returns is compared with the request
 after every create and update.
 """
 
+import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,13 +15,19 @@ import msgspec
 from postroad.jetstream.api_errors import (
     CONSUMER_NOT_FOUND,
     NO_SUCH_MESSAGE,
+    PLACEMENT_REFUSED_FOR_NOW,
+    STREAM_MOVE_AND_SCALE,
     STREAM_NAME_IN_USE,
     STREAM_NOT_FOUND,
     ApiFailure,
     translate,
 )
 from postroad.jetstream.connection import Connection
+from postroad.kernel.backoff import Backoff
 from postroad.kernel.errors import OptionIgnored
+
+_PLACEMENT_SECONDS = 8.0
+_PLACEMENT_BACKOFF = Backoff(first_seconds=0.1, max_seconds=1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,18 +87,53 @@ def _info(response: bytes) -> StreamInfo:
     return StreamInfo(decoded.config, decoded.state, decoded.created)
 
 
-async def ensure_stream(connection: Connection, spec: StreamSpec) -> StreamInfo:
-    """Create the stream, or update it to `spec`. Raises OptionIgnored, EngineRefused."""
+async def ensure_stream(connection: Connection, spec: StreamSpec, *, timeout: float | None = None) -> StreamInfo:
+    """Create the stream, or update it to `spec`. Raises OptionIgnored, EngineRefused.
+
+    `timeout`: for the start of a process, when a cluster with long distances may still be electing leaders.
+    """
     config = spec.as_config()
     try:
-        info = _info(await connection.api(f"STREAM.CREATE.{spec.name}", config))
+        with connection.writes.writing(spec.name):
+            info = await _create_or_update(connection, spec.name, config, timeout)
     except ApiFailure as failure:
-        if failure.error.err_code != STREAM_NAME_IN_USE:
-            raise translate(failure.error) from failure
-        info = _info(await connection.call(f"STREAM.UPDATE.{spec.name}", config))
+        raise translate(failure.error) from failure
     _compare(spec.name, config, info.config)
     await connection.store_sync.wait_filesystem()
     return info
+
+
+async def _create_or_update(connection: Connection, name: str, config: Mapping[str, object], timeout: float | None) -> StreamInfo:
+    """Repeats for some seconds what a cluster refuses while it forms or moves a stream. Raises ApiFailure, EngineUnavailable."""
+    loop = asyncio.get_running_loop()
+    attempt_timeout = None if timeout is None else connection.settings.request_timeout
+    deadline, delays = loop.time() + _PLACEMENT_SECONDS, _PLACEMENT_BACKOFF.delays()
+    while True:
+        try:
+            return _info(await connection.api(f"STREAM.CREATE.{name}", config, timeout=timeout, attempt_timeout=attempt_timeout))
+        except ApiFailure as failure:
+            refusal = failure
+        if refusal.error.err_code == STREAM_NAME_IN_USE:
+            try:
+                return _info(await connection.api(f"STREAM.UPDATE.{name}", config))
+            except ApiFailure as failure:
+                refusal = failure
+        if refusal.error.err_code == STREAM_MOVE_AND_SCALE:
+            await _take_first_step(connection, name, config)
+        delay = next(delays)
+        if refusal.error.err_code not in PLACEMENT_REFUSED_FOR_NOW or loop.time() + delay > deadline:
+            raise refusal
+        await asyncio.sleep(delay)
+
+
+async def _take_first_step(connection: Connection, name: str, config: Mapping[str, Any]) -> None:
+    """A stream is not moved and scaled at once: it moves with the smaller number of copies, which fits both places."""
+    present = await stream_info(connection, name)
+    if present is None:
+        return
+    option = "placement" if present.config["num_replicas"] > config["num_replicas"] else "num_replicas"
+    with contextlib.suppress(ApiFailure):  # refused while the step is being taken
+        await connection.api(f"STREAM.UPDATE.{name}", {**config, option: present.config.get(option)})
 
 
 async def ensure_consumer(connection: Connection, stream: str, name: str, config: Mapping[str, object]) -> None:
@@ -103,7 +146,10 @@ async def ensure_consumer(connection: Connection, stream: str, name: str, config
         "replay_policy": "instant",
         **config,
     }
-    response = await connection.call(f"CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": wanted, "action": ""})
+    with connection.writes.writing(stream):
+        response = await connection.call(
+            f"CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": wanted, "action": ""}
+        )
     _compare(f"{stream}/{name}", wanted, msgspec.json.decode(response)["config"])
     await connection.store_sync.wait_filesystem()
 
@@ -209,6 +255,7 @@ class SequencePair(msgspec.Struct, frozen=True):
 
 class ConsumerState(msgspec.Struct, frozen=True):
     delivered: SequencePair = SequencePair()
+    ack_floor: SequencePair = SequencePair()
     num_pending: int = 0
     num_ack_pending: int = 0
     num_redelivered: int = 0
@@ -231,9 +278,23 @@ async def consumer_state(connection: Connection, stream: str, name: str) -> Cons
 async def delete_stream(connection: Connection, name: str) -> bool:
     """False if the stream did not exist."""
     try:
-        await connection.api(f"STREAM.DELETE.{name}")
+        with connection.writes.writing(name):
+            await connection.api(f"STREAM.DELETE.{name}")
     except ApiFailure as failure:
         if failure.error.err_code == STREAM_NOT_FOUND:
+            return False
+        raise translate(failure.error) from failure
+    await connection.store_sync.wait_filesystem()
+    return True
+
+
+async def delete_consumer(connection: Connection, stream: str, name: str) -> bool:
+    """False if the stream or the consumer did not exist."""
+    try:
+        with connection.writes.writing(stream):
+            await connection.api(f"CONSUMER.DELETE.{stream}.{name}")
+    except ApiFailure as failure:
+        if failure.error.err_code in (STREAM_NOT_FOUND, CONSUMER_NOT_FOUND):
             return False
         raise translate(failure.error) from failure
     await connection.store_sync.wait_filesystem()
@@ -243,7 +304,8 @@ async def delete_stream(connection: Connection, name: str) -> bool:
 async def pause_consumer(connection: Connection, stream: str, consumer: str, *, is_paused: bool) -> None:
     """A paused consumer delivers no messages; acknowledgements are accepted."""
     until = "9999-12-31T00:00:00Z" if is_paused else "0001-01-01T00:00:00Z"
-    await connection.call(f"CONSUMER.PAUSE.{stream}.{consumer}", {"pause_until": until})
+    with connection.writes.writing(stream):
+        await connection.call(f"CONSUMER.PAUSE.{stream}.{consumer}", {"pause_until": until})
     await connection.store_sync.wait_filesystem()
 
 
@@ -251,7 +313,8 @@ async def purge_stream(connection: Connection, name: str, subject: str | None = 
     """Remove messages, optionally of one subject or pattern, or `before` a sequence. Returns their number; 0 without a stream."""
     body = {**({"filter": subject} if subject else {}), **({"seq": before} if before else {})}
     try:
-        response = await connection.api(f"STREAM.PURGE.{name}", body, timeout=30)
+        with connection.writes.writing(name):
+            response = await connection.api(f"STREAM.PURGE.{name}", body, timeout=30)
     except ApiFailure as failure:
         if failure.error.err_code == STREAM_NOT_FOUND:
             return 0
@@ -266,7 +329,8 @@ async def purge_stream(connection: Connection, name: str, subject: str | None = 
 async def delete_message(connection: Connection, stream: str, sequence: int, *, timeout: float = 5.0) -> bool:
     """False if there is no message with this sequence. Raises EngineUnavailable."""
     try:
-        await connection.api(f"STREAM.MSG.DELETE.{stream}", {"seq": sequence, "no_erase": True}, timeout=timeout)
+        with connection.writes.writing(stream):
+            await connection.api(f"STREAM.MSG.DELETE.{stream}", {"seq": sequence, "no_erase": True}, timeout=timeout)
     except ApiFailure as failure:
         if failure.error.err_code in NO_SUCH_MESSAGE:
             return False

@@ -2,13 +2,15 @@
 
 import asyncio
 from functools import lru_cache
+from urllib.parse import ParseResult
 
 from nats.aio import client as nats_client
 from nats.aio.subscription import Subscription
 
 
 class Client(nats_client.Client):
-    """The client of nats-py with a faster parser of headers, which took half of the time of reading a page of messages."""
+    """The client of nats-py with a faster parser of headers, which took half of the time of reading a page of messages, and one
+    correction."""
 
     @staticmethod
     def _parse_header_lines(raw: bytes) -> dict[str, str]:
@@ -18,6 +20,16 @@ class Client(nats_client.Client):
             if separator and (name := _header_name(before)) is not None:
                 headers[name] = value.strip(_WHITESPACE)
         return headers
+
+    async def _process_pong(self) -> None:
+        """Like that of nats-py, which sets the result of a future that a timeout has cancelled: the error ends the task that
+        reads, and with it every answer of the connection."""
+        if self._pongs and self._pongs[0].done():
+            self._pongs.pop(0)
+            self._pongs_received += 1
+            self._pings_outstanding = 0
+            return
+        await super()._process_pong()
 
 
 _WHITESPACE = " \t\n\r\x0b\x0c"
@@ -66,3 +78,8 @@ def abort(client: Client) -> None:
 def is_clustered(client: Client) -> bool:
     """True if the server that the client is connected to, or was last, belongs to a cluster."""
     return bool(client._server_info.get("cluster"))
+
+
+def address(url: ParseResult) -> str:
+    """Host and port of a server, without user and password."""
+    return url.netloc.rpartition("@")[2]

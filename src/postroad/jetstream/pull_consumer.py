@@ -113,8 +113,9 @@ class PullConsumer(Acknowledger):
         """Up to `count` messages: those that are ready now, or the first that become ready within `wait_seconds`.
 
         Their payloads have at most `PULL_BYTES_MAX` together, unless it is one message.
-        The caller must lease or release them at once. Raises EngineUnavailable.
+        The caller must lease or release them at once. Raises EngineUnavailable, Maintenance.
         """
+        self._connection.writes.admit(self._stream)
         caller = _Caller(count, asyncio.get_running_loop().time() + wait_seconds)
         self._callers.append(caller)
         if self._task is None:

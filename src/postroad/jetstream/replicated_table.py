@@ -6,8 +6,9 @@ engine keeps it for a minute only.
 
 import asyncio
 import heapq
-from collections.abc import Callable, Iterator
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 import structlog
@@ -24,15 +25,44 @@ Record = TypeVar("Record", bound=msgspec.Struct)
 _TIMER_SECONDS_MAX = 30.0  # the engine's clock, as it is known here, may be corrected meanwhile
 
 
-class ReplicatedTable(Generic[Record]):
-    """Records of one type by key. Every process that runs it sees every change, and its own at once."""
+class Records(Protocol[Record]):
+    """Where a table keeps its records: a dictionary, or something smaller."""
 
-    def __init__(self, bucket: Bucket, record_type: type[Record], clock: Clock = now_ms) -> None:
+    def get(self, key: str, /) -> Record | None: ...
+    def __setitem__(self, key: str, record: Record, /) -> None: ...
+    def __delitem__(self, key: str, /) -> None: ...
+    def __contains__(self, key: object, /) -> bool: ...
+    def __len__(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Which revision of each key a table had when it had applied all changes up to `revision`."""
+
+    revision: int
+    revisions: Mapping[str, int]
+    unreadable: tuple[str, ...]
+
+
+class ReplicatedTable(Generic[Record]):
+    """Records of one type by key. Every process that runs it sees every change, and its own at once.
+
+    `records`: where it keeps them; a dictionary if left out.
+    """
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        record_type: type[Record],
+        clock: Clock = now_ms,
+        records: "Records[Record] | None" = None,
+    ) -> None:
         self._bucket, self._clock = bucket, clock
         self.stream = bucket.stream
         self._decode = msgspec.json.Decoder(record_type).decode
         self._encode = msgspec.json.Encoder().encode
-        self._records: dict[str, Record] = {}
+        self._records: Records[Record] = {} if records is None else records
+        self._newest = 0  # revision of the newest change that was applied
         self._keys = SortedKeys()
         self._revisions: dict[str, int] = {}
         self._expiries: list[tuple[int, str, int]] = []  # a heap of time, key and revision; outdated if the key has another one
@@ -52,6 +82,34 @@ class ReplicatedTable(Generic[Record]):
     async def wait_loaded(self) -> None:
         await self._follower.wait_loaded()
 
+    def restore(self, revisions: Mapping[str, int], unreadable: Iterable[str], revision: int) -> None:
+        """Follow the bucket from `revision`, with the records that `records` has been given: those of a checkpoint.
+
+        Before `run`. Listeners are not called. `revisions` is ordered by key.
+        """
+        self._unreadable = set(unreadable)
+        self._revisions = dict(revisions)
+        self._keys = SortedKeys.of([key for key in revisions if key not in self._unreadable])
+        self._newest = revision
+        self._follower.start_after(revision)
+
+    @property
+    def position(self) -> int:
+        """The revision up to which all changes were applied."""
+        return self._follower.revision
+
+    def checkpoint(self) -> Checkpoint | None:
+        """The revisions of the present records, ordered by key, and of those that cannot be decoded.
+
+        None while the table has a record that is newer than some change which it has not applied.
+        """
+        if self._newest > self._follower.revision:
+            return None
+        present = {key: self._revisions[key] for key in self._keys.under()}
+        unreadable = {key: self._revisions[key] for key in sorted(self._unreadable)}
+        revisions = dict(sorted((present | unreadable).items())) if unreadable else present
+        return Checkpoint(self._follower.revision, revisions, tuple(unreadable))
+
     def on_change(self, listener: Callable[[str, Record | None], None]) -> None:
         self._listeners.append(listener)
 
@@ -59,6 +117,7 @@ class ReplicatedTable(Generic[Record]):
         if change.revision <= self._revisions.get(change.key, 0):
             return
         self._revisions[change.key] = change.revision
+        self._newest = max(self._newest, change.revision)
         self._unreadable.discard(change.key)
         try:
             record = None if change.value is None else self._decode(change.value)
@@ -82,7 +141,8 @@ class ReplicatedTable(Generic[Record]):
             listener(key, record)
 
     def _drop(self, key: str) -> None:
-        if self._records.pop(key, None) is not None:
+        if key in self._records:
+            del self._records[key]
             self._keys.discard(key)
 
     # Expiry

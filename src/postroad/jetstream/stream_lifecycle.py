@@ -10,7 +10,7 @@ import random
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from enum import StrEnum
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -20,6 +20,7 @@ from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import Conflict, EngineFull, EngineRefused, OptionIgnored, PostroadError
 from postroad.kernel.json import invalid_field
+from postroad.kernel.regions import AUTO
 
 INCARNATION = "postroad.incarnation"  # metadata of the stream
 _RECOVER_SECONDS = 10.0  # how long a look-up waits for the process that works on the resource
@@ -37,13 +38,17 @@ class RecordState(StrEnum):
 
 
 class StreamOwner(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Record of a resource with a stream. `incarnation` distinguishes it from an earlier one with the same name."""
+    """Record of a resource with a stream. `incarnation` distinguishes it from an earlier one with the same name.
+
+    `placement` are the tags of the servers that hold the stream; None in records of earlier versions.
+    """
 
     v: int = 1
     state: RecordState
     tenant: str
     name: str
     incarnation: str
+    placement: tuple[str, ...] | None = None
     created_at_ms: int
     updated_at_ms: int
 
@@ -188,14 +193,21 @@ class StreamLifecycle(Generic[R]):
         return record.state is not RecordState.READY and self._clock() - record.updated_at_ms > _STUCK_MS
 
 
+class _Settings(Protocol):
+    @property
+    def geo(self) -> str | None: ...
+    @property
+    def replicas(self) -> int | None: ...
+
+
 def refused_setting(
-    noun: str, refusal: EngineRefused | EngineFull, *, max_bytes: int | None, is_placed: bool, replicas: int | None
+    noun: str, refusal: EngineRefused | EngineFull, settings: _Settings, *, max_bytes: int = 0
 ) -> PostroadError | None:
-    """The setting that the engine refused, if it is likely to be one. `is_placed`: a place was asked for."""
+    """The setting that the engine refused, if it is likely to be one."""
     if isinstance(refusal, EngineFull):
         return invalid_field("$.maxBytes", f"the engine cannot reserve so much: {refusal.detail}") if max_bytes else None
-    if is_placed:
+    if settings.geo not in (None, AUTO):
         return invalid_field("$.geo", f"the engine cannot place the {noun} there: {refusal.detail}")
-    if replicas not in (None, 1):
+    if settings.replicas not in (None, 1):
         return invalid_field("$.replicas", f"the engine cannot keep so many copies: {refusal.detail}")
     return None

@@ -86,6 +86,19 @@ async def read_all(
 ) -> Page:
     """Like `read`, for several subjects, which do not overlap."""
     pages = await asyncio.gather(*(read(connection, stream, one, from_sequence, limit, bytes_max) for one in subjects))
+    return _merge(pages, from_sequence, limit)
+
+
+async def read_all_since(
+    connection: Connection, stream: str, subjects: Sequence[str], since_ms: int, limit: int, bytes_max: int
+) -> Page:
+    """Like `read_since`, for several subjects, which do not overlap."""
+    pages = await asyncio.gather(*(read_since(connection, stream, one, since_ms, limit, bytes_max) for one in subjects))
+    return _merge(pages, 1, limit)
+
+
+def _merge(pages: Sequence[Page], from_sequence: int, limit: int) -> Page:
+    """The entries of several subjects in their order."""
     if len(pages) == 1:
         return pages[0]
     # Beyond the end of a page that is not the last of its subject there may be entries that were not read.
@@ -96,9 +109,11 @@ async def read_all(
     return Page(kept, kept[-1].sequence + 1 if kept else from_sequence, left)
 
 
-async def read_since(connection: Connection, stream: str, subject: str, since_ms: int, limit: int) -> Page:
+async def read_since(
+    connection: Connection, stream: str, subject: str, since_ms: int, limit: int, bytes_max: int = _READ_BYTES_MAX
+) -> Page:
     """Like `read`, from the first entry that was stored at `since_ms` or later."""
-    body = {"start_time": rfc3339(max(since_ms, 1)), "batch": limit, "max_bytes": _READ_BYTES_MAX, "next_by_subj": subject}
+    body = {"start_time": rfc3339(max(since_ms, 1)), "batch": limit, "max_bytes": bytes_max, "next_by_subj": subject}
     entries, headers = await _batch(connection, stream, body)
     next_sequence = entries[-1].sequence + 1 if entries else 1
     return Page(entries, next_sequence, int(headers.get("Nats-Num-Pending", 0)))

@@ -175,6 +175,10 @@ class EngineNoResponders(
     """No JetStream server is responsible for the stream at present, as while a leader is elected. A retry is safe."""
 
 
+class Maintenance(EngineUnavailable, code="maintenance", status=503, retryable=True, title="Maintenance"):
+    """A backup is being taken: writes wait for some seconds, and nothing of this one was stored. `Retry-After` has the time."""
+
+
 class Unreachable(Unavailable, code="unreachable", status=503, retryable=True, title="Server unreachable"):
     """Raised by the SDK: no server responded before the deadline of the call, or a proxy responded in its place."""
 

@@ -16,11 +16,15 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
     """Base of all events. `event_id` identifies an event, however often it is delivered. The outbox fills empty fields.
 
     `resource` is the kind of the resource that the event is about, and the field with its name: keys that are restricted to some
-    resources see the events of these only.
+    resources see the events of these only. `is_attached`: a line that belongs to the event before it, and is stored in the same
+    frame. Readers of events skip it (`telemetry.frames`). `table` is the table of the
+    pipeline's lake that keeps the event.
     """
 
     stream: ClassVar[str] = "TELEMETRY"
+    table: ClassVar[str] = "events"
     resource: ClassVar[tuple[str, str] | None] = None
+    is_attached: ClassVar[bool] = False
 
     event_id: str = ""
     timestamp: str = ""
@@ -30,6 +34,14 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
     def is_audited(self) -> bool:
         """True if the tenant's audit mode `off` suppresses the event."""
         return False
+
+
+_HEAD = b'{"event":"'
+
+
+def encoded_type(line: bytes) -> bytes:
+    """The type of an encoded event, which is its first field, without decoding it; empty for a line that is no event."""
+    return line[len(_HEAD) : line.find(b'"', len(_HEAD))] if line.startswith(_HEAD) else b""
 
 
 def event_name(kind: type[Event]) -> str:

@@ -24,13 +24,15 @@ class RouteRequirement(StrEnum):
 
 class Credential(StrEnum):
     """The kind of credential of a caller. `AWS`: a signature with the secret of an AWS access key. `EMIT`: an emit token of a
-    service; `HOOK`: accepted by the operator's hook; `NONE`: anonymous."""
+    service; `REPLAY`: a replay, which acts for the service of its commands; `HOOK`: accepted by the operator's hook; `NONE`:
+    anonymous."""
 
     KEY = "key"
     AWS = "aws"
     JWT = "jwt"
     TOKEN = "token"  # noqa: S105  # not a secret
     EMIT = "emit"
+    REPLAY = "replay"
     HOOK = "hook"
     NONE = "none"
 
@@ -52,6 +54,8 @@ class Caller:
     `text_id` identifies the text of the key that admitted the caller,
     which a rotation replaces. `issuer` is the id of the key that created the JWT's secret.
     `service` is the service that an emit token sends commands for.
+    `session` is the id of the web session, of a caller that sent its cookie instead of the key. The session ends at
+    `expires_at_ms`, at the latest with its key.
     The limits are those of the key per worker: None for the defaults, 0 for none.
     """
 
@@ -72,6 +76,12 @@ class Caller:
     max_live_connections: int | None = None
     grants: tuple[tuple[str, tuple[str, ...]], ...] | None = None
     key_prefix: str = ""
+    session: str = ""
+
+    @property
+    def is_partial(self) -> bool:
+        """True if the caller is restricted to a part of the tenant's resources."""
+        return self.allowed is not None or self.only_stream is not None or self.grants is not None
 
     def may_use(self, kind: str, name: str) -> bool:
         """True if the restrictions allow the resource of this kind and name."""

@@ -57,6 +57,11 @@ def id_text(raw: bytes) -> str:
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
+def id_time_ms(text: str) -> int | None:
+    """The time that an id begins with; None if it is no id of ours."""
+    return int(text[:8] + text[9:13], 16) if _ID.fullmatch(text) is not None and text[14] in "78" else None
+
+
 def check_id(text: str) -> None:
     """Raises ValueError if the text is not a UUID."""
     if _ID.fullmatch(text) is None:

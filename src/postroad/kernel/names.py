@@ -5,6 +5,7 @@ the UTF-8 text as `_x` and two hex digits. Since `_` itself is escaped, two name
 name such as `Q_<tenant>__<queue>` is unambiguous: a tenant id has no `_`.
 """
 
+import hashlib
 import re
 from functools import lru_cache
 
@@ -13,8 +14,10 @@ from postroad.kernel.errors import InvalidParameter
 TENANT = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 QUEUE_CHARS_MAX = 80
 QUEUE = re.compile(r"[A-Za-z0-9_.:-]{1,80}")
-TOPIC_CHARS_MAX = 80
-TOPIC = re.compile(r"[A-Za-z0-9_.:-]{1,80}")
+TOPIC_CHARS_MAX = 256
+TOPIC = re.compile(r"[A-Za-z0-9_.:-]{1,256}")
+_TOKEN_CHARS_MAX = 200  # of a stream's name, which the engine uses as the name of a directory
+_TOKEN_START_CHARS = 160
 BUCKET_CHARS_MAX = 80
 BUCKET = re.compile(r"[A-Za-z0-9_.:-]{1,80}")
 SERVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -145,15 +148,24 @@ def topic_name(text: str) -> str:
     return text
 
 
+def short_token(name: str) -> str:
+    """The token of a name, of which a long one ends with `_h` and a hash instead. No escape begins with `_h`, so that it is not
+    the token of another name either. The registry has the whole name."""
+    token = escape(name)
+    if len(token) <= _TOKEN_CHARS_MAX:
+        return token
+    return f"{token[:_TOKEN_START_CHARS].rstrip('_')}_h{hashlib.sha256(name.encode()).hexdigest()[:32]}"
+
+
 @lru_cache(maxsize=65_536)
 def topic_stream(tenant: str, topic: str) -> str:
-    return f"T_{tenant}__{escape(topic)}"
+    return f"T_{tenant}__{short_token(topic)}"
 
 
 @lru_cache(maxsize=65_536)
 def topic_subject(tenant: str, topic: str) -> str:
     """Prefix of the subjects of a topic; the subject of the message follows, as it was published."""
-    return f"t.{tenant}__{escape(topic)}"
+    return f"t.{tenant}__{short_token(topic)}"
 
 
 def bucket_name(text: str) -> str:

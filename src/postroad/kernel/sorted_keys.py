@@ -1,7 +1,7 @@
 """An ordered set of strings in blocks: cheap changes among millions, and ranges by prefix at the cost of what they return."""
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 _BLOCK_MAX = 1024
 
@@ -16,6 +16,15 @@ class SortedKeys:
 
     def __len__(self) -> int:
         return self._count
+
+    @classmethod
+    def of(cls, ordered: Sequence[str]) -> "SortedKeys":
+        """Of keys that are distinct and in order."""
+        made, half = cls(), _BLOCK_MAX // 2
+        made._blocks = [list(ordered[start : start + half]) for start in range(0, len(ordered), half)]
+        made._last = [block[-1] for block in made._blocks]
+        made._count = len(ordered)
+        return made
 
     def add(self, key: str) -> None:
         """Add a key; one that is there stays."""

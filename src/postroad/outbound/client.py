@@ -55,6 +55,7 @@ class _Target:
     host: str
     port: int
     is_tls: bool
+    allows_http: bool
     origin: str
     head: bytes
 
@@ -81,9 +82,9 @@ class Outbound:
         self._lookup = lookup or self._resolver.resolve
         self._target = lru_cache(_TARGETS_MAX)(self._parse)
 
-    def check(self, url: str, *, allow_loopback: bool = False) -> None:
+    def check(self, url: str, *, allow_loopback: bool = False, allow_http: bool = False) -> None:
         """Raises OutboundRefused if the URL is not allowed. The addresses of its host are checked on each request."""
-        check_url(url, allowed=self._allowed, allow_loopback=allow_loopback)
+        check_url(url, allowed=self._allowed, allow_loopback=allow_loopback, allow_http=allow_http)
 
     async def post(
         self,
@@ -94,17 +95,19 @@ class Outbound:
         *,
         seconds: float,
         allow_loopback: bool = False,
+        allow_http: bool = False,
         group: str = "",
         lines: HeaderLines = NO_HEADERS,
     ) -> HttpResult:
         """POST and return the response, of any status. Raises OutboundRefused, and OutboundFailed also after `seconds`.
 
+        `allow_http`: plain `http` to public hosts, too; their addresses are checked all the same.
         `lines` are further headers, which a caller that sends them often encodes once.
         The tenant's other calls, and those of other tenants, share the connections by `fair_slots.may_take`. A caller that
         limits its own calls names a `group`: they are not limited here, and have connections of their own.
         """
         try:
-            target = self._target(url, allow_loopback)
+            target = self._target(url, allow_loopback, allow_http)
             request = b"%b%b%bContent-Length: %d\r\n\r\n%b" % (target.head, lines, encode_headers(headers), len(body), body)
             deadline = asyncio.get_running_loop().time() + seconds
             if group:
@@ -178,7 +181,7 @@ class Outbound:
         networks = self._allowed.networks
         if not all(is_callable(address, networks) for address in addresses):
             raise OutboundRefused("address")
-        if not target.is_tls and not all(is_listed(address, networks) for address in addresses):
+        if not target.is_tls and not target.allows_http and not all(is_listed(address, networks) for address in addresses):
             raise OutboundRefused("scheme")
 
     async def _open(self, target: _Target, address: Address) -> HttpConnection:
@@ -194,14 +197,15 @@ class Outbound:
         )
         return connection
 
-    def _parse(self, url: str, allow_loopback: bool) -> _Target:
-        checked = check_url(url, allowed=self._allowed, allow_loopback=allow_loopback)
+    def _parse(self, url: str, allow_loopback: bool, allow_http: bool) -> _Target:
+        checked = check_url(url, allowed=self._allowed, allow_loopback=allow_loopback, allow_http=allow_http)
         host, port = (checked.raw_host or "").lower(), checked.port or 0
         head = (
             f"POST {checked.raw_path_qs} HTTP/1.1\r\nHost: {checked.host_port_subcomponent}\r\n"
             "User-Agent: Postroad\r\nAccept: */*\r\nAccept-Encoding: identity\r\n"
         )
-        return _Target(host, port, checked.scheme == "https", f"{checked.scheme}://{host}:{port}", head.encode("ascii"))
+        is_tls = checked.scheme == "https"
+        return _Target(host, port, is_tls, allow_http, f"{checked.scheme}://{host}:{port}", head.encode("ascii"))
 
 
 @cache

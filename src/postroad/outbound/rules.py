@@ -122,12 +122,13 @@ class Destinations:
 NOWHERE = Destinations()
 
 
-def check_url(text: str, *, allowed: Destinations = NOWHERE, allow_loopback: bool = False) -> URL:
+def check_url(text: str, *, allowed: Destinations = NOWHERE, allow_loopback: bool = False, allow_http: bool = False) -> URL:
     """Parse and check a URL. Raises OutboundRefused.
 
     Use the returned value as it is: another parser may read the text differently. `https` is allowed always, `http` only on this
-    machine and to listed destinations. A host that is an address is checked here, since it is not resolved later. If it is a
-    name that is not listed, its addresses are checked at each call: by `is_callable`, and by `is_listed` for `http`.
+    machine, to listed destinations, and with `allow_http`. A host that is an address is checked here, since it is not resolved
+    later. If it is a name that is not listed, its addresses are checked at each call: by `is_callable`, and by `is_listed` for
+    `http` without `allow_http`.
     """
     if len(text) > URL_CHARS_MAX:
         raise OutboundRefused("length")
@@ -147,7 +148,7 @@ def check_url(text: str, *, allowed: Destinations = NOWHERE, allow_loopback: boo
     if not port or not 1 <= port <= 65535:
         raise OutboundRefused("port")
     address = _parse_address(host)
-    if url.scheme == "http" and not is_loopback_host(host):
+    if url.scheme == "http" and not allow_http and not is_loopback_host(host):
         may_be_listed = bool(allowed.networks) if address is None else is_listed(address, allowed.networks)
         if not may_be_listed and not allowed.has_host(host):
             raise OutboundRefused("scheme")

@@ -19,6 +19,7 @@ import nkeys
 
 from postroad.jetstream.connection import VERSION_FLOOR
 from postroad.kernel.errors import DataDirectoryInUse, EngineRefused
+from postroad.kernel.regions import TAG
 from postroad.runtime.private_files import make_private_directory, write_private
 from postroad.runtime.process_supervisor import Command
 from postroad.settings import Secret, Settings
@@ -51,6 +52,7 @@ class EmbeddedServerSettings:
     encryption_key: str | None = None
     store_bytes_max: int = 0  # 0: nats-server chooses
     stop_seconds: float = 4.0
+    region: str | None = None
 
 
 class EmbeddedServer:
@@ -142,11 +144,13 @@ class EmbeddedServer:
     def _configuration(self, port: int, public_key: str) -> str:
         settings = self._settings
         encryption = "  cipher: chachapoly\n  key: $POSTROAD_JETSTREAM_KEY\n" if settings.encryption_key else ""
+        tags = f'server_tags: ["{TAG}{settings.region}"]\n' if settings.region else ""
         store_limit = f"  max_file_store: {settings.store_bytes_max}\n" if settings.store_bytes_max else ""
         return (
             "# Written by Postroad at every start.\n"
             f'listen: "127.0.0.1:{port}"\n'
             f'server_name: "postroad"\n'
+            f"{tags}"
             f'pid_file: "{self._home / "nats.pid"}"\n'
             f'log_file: "{self.log_file}"\n'
             "logfile_size_limit: 16MB\nlogfile_max_num: 4\n"

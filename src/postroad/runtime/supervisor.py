@@ -25,11 +25,15 @@ from postroad.access.identity_cache import DEFAULT_TENANT
 from postroad.access.keys import PLATFORM_PREFIX, TENANT_PREFIX, key_id_of, new_key
 from postroad.access.records import AWS_PREFIX
 from postroad.access.settings import AccessSettings
+from postroad.access.web_sessions import SIGN_IN_LINK, SignInLinks, link_url, text_id_of
 from postroad.container import Role, build, connection_settings, group_sync, platform_keys, prepare_engine, running_platform
+from postroad.crypto.signing import Signer
 from postroad.http.tls import TlsCertificate
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.storage_budget import default_reserve
+from postroad.kernel.clock import now_ms
 from postroad.kernel.errors import DiskFailed, PostroadError
+from postroad.regions.settings import RegionsSettings
 from postroad.runtime.embedded_server import EmbeddedServer, EmbeddedServerSettings, default_store_bytes, raise_descriptor_limit
 from postroad.runtime.failed_disk import EXIT_CODE, forget_cached_pages
 from postroad.runtime.metrics_directory import SupervisorMetrics, metrics_directory
@@ -47,13 +51,18 @@ log = structlog.get_logger("postroad")
 
 @dataclass(frozen=True, slots=True)
 class StartupInfo:
-    """For the banner: the URL, the engine, the data directory, and the credentials, which are new on the first start."""
+    """For the banner: the URL, the engine, the data directory, and the credentials, which are new on the first start.
+
+    `console_url` signs a browser in as the platform admin, once. None if this process does not have that key, or if other
+    machines can reach the gateway and may read the output: then `postroad console` prints a link.
+    """
 
     url: str
     engine: str
     data_dir: Path
     credentials: dict[str, str]
     is_first_start: bool
+    console_url: str | None = None
 
 
 Announce = Callable[[StartupInfo], None]
@@ -61,8 +70,9 @@ T = TypeVar("T")
 
 _WATCHDOG_START_SECONDS = 60.0  # until the event loop of a worker runs: imports on a slow disk or a busy machine
 _DAMAGE_METRIC = ("postroad_store_damage", "Damage reports of the embedded server's store that were not accepted yet.")
-_PIPELINE_NICE = "5"
 _PIPELINE_STOP_SECONDS = 8.0  # an interrupted batch is repeated
+_LINK_SECONDS = 3600
+_LOCAL = ("127.0.0.1", "::1")
 _LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # the address to reach a socket that listens on all
 
 
@@ -115,6 +125,7 @@ async def _serve(settings: Settings, role: Role, announce: Announce, engine: str
     raise_descriptor_limit()
     listener = _listen(settings.host, settings.port)
     host, port = listener.getsockname()[:2]
+    settings = replace(settings, port=port)
     try:
         async with contextlib.AsyncExitStack() as stack:
             metrics_dir = stack.enter_context(metrics_directory())
@@ -147,7 +158,8 @@ async def _serve(settings: Settings, role: Role, announce: Announce, engine: str
                 await stack.enter_async_context(
                     supervised(SupervisedProcess(pipeline, backoff_max_seconds=60.0, stop_seconds=_PIPELINE_STOP_SECONDS))
                 )
-            announce(StartupInfo(url, engine, settings.data_dir.resolve(), credentials, is_first))
+            console_url = _console_url(settings, credentials, url, is_local=host in _LOCAL or sys.stdout.isatty())
+            announce(StartupInfo(url, engine, settings.data_dir.resolve(), credentials, is_first, console_url))
             await stop.wait()
     except _Stopped:
         pass
@@ -224,6 +236,7 @@ def server_settings(settings: Settings) -> EmbeddedServerSettings:
         sync=settings.sync,
         encryption_key=settings.encryption_key.reveal() if settings.encryption_key else None,
         store_bytes_max=settings.store_bytes_max,
+        region=settings.section(RegionsSettings).region,
     )
 
 
@@ -242,6 +255,7 @@ def _worker_command(
     settings: Settings, name: str, role: Role, listener: socket.socket, watchdog: Watchdog, metrics_dir: Path
 ) -> Command:
     env = {"POSTROAD_STORE_BYTES_MAX": str(settings.store_bytes_max)}
+    env |= {"POSTROAD_HOST": settings.host, "POSTROAD_PORT": str(settings.port)}  # those of the gateways, in every role
     env |= {"POSTROAD_DATA_DIR": str(settings.data_dir), "POSTROAD_OPEN": str(settings.section(AccessSettings).open).lower()}
     env |= _engine_environment(settings)
     if settings.platform_key is not None:
@@ -267,7 +281,7 @@ def _pipeline_command(settings: Settings) -> Command | None:
         return None
     env = {"POSTROAD_DATA_DIR": str(settings.data_dir), "POSTROAD_PIPELINE_SECONDS": str(settings.pipeline_seconds)}
     env |= _engine_environment(settings)
-    argv = ("nice", "-n", _PIPELINE_NICE, sys.executable, "-m", "postroad", "pipeline", "run", "--quiet")
+    argv = ("nice", "-n", str(settings.pipeline_nice), sys.executable, "-m", "postroad", "pipeline", "run", "--quiet")
     return Command("pipeline", argv, env)
 
 
@@ -289,11 +303,25 @@ async def _first_start(settings: Settings) -> tuple[dict[str, str], bool]:
         access = platform.use(AccessCapability)
         if await platform.identities.tenant(DEFAULT_TENANT) is not None:
             return _read_credentials(settings.data_dir), False
-        credentials = _read_credentials(settings.data_dir) or _write_credentials(settings.data_dir)
+        credentials = _read_credentials(settings.data_dir) or write_credentials(settings.data_dir)
         secret, key_id = credentials.get("aws_secret_access_key"), key_id_of(credentials["tenant_key"]) or ""
         aws = (access.aws_keys.encrypted(key_id, secret, platform.clock()),) if secret else ()
         await access.tenants.create_default(aws, tenant_key=credentials["tenant_key"], admin_key=credentials["admin_key"])
         return credentials, True
+
+
+def _console_url(settings: Settings, credentials: dict[str, str], url: str, *, is_local: bool) -> str | None:
+    """A sign-in link for the platform admin key."""
+    admin_key = credentials.get("admin_key")
+    key_id = key_id_of(admin_key) if admin_key else None
+    if admin_key is None or key_id is None or not is_local:
+        return None
+    links = SignInLinks(Signer(platform_keys(settings), SIGN_IN_LINK), now_ms)
+    code = links.issue(key_id, text_id_of(admin_key), now_ms() + _LINK_SECONDS * 1000)
+    base = settings.public_url or url
+    for every_address, loopback in _LOOPBACK.items():
+        base = base.replace(f"//{every_address}:", f"//{loopback}:").replace(f"//[{every_address}]:", f"//[{loopback}]:")
+    return link_url(base, code)
 
 
 def _read_credentials(data_dir: Path) -> dict[str, str]:
@@ -304,7 +332,7 @@ def _read_credentials(data_dir: Path) -> dict[str, str]:
     return {name: stored[name] for name in _CREDENTIALS if name in stored}
 
 
-def _write_credentials(data_dir: Path) -> dict[str, str]:
+def write_credentials(data_dir: Path) -> dict[str, str]:
     tenant_key = new_key(TENANT_PREFIX)
     credentials = {
         "tenant_key": tenant_key,

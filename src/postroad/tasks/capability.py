@@ -7,8 +7,10 @@ from postroad.api.tasks import TaskNotFound
 from postroad.http.routing import Route
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.platform import Assembly, BackgroundJob, Capability, Platform, Role
+from postroad.tasks.live_tasks import LiveTasks
 from postroad.tasks.routes import TaskRoutes
 from postroad.tasks.service import TASKS_BUCKET, Runner
+from postroad.telemetry.live_sections import LiveSection
 
 
 class TasksCapability(Capability):
@@ -24,7 +26,11 @@ class TasksCapability(Capability):
         return (self.platform.tasks.table,)
 
     def routes(self) -> Sequence[Route]:
-        return TaskRoutes(self.platform.tasks).table()
+        found = {kind: one for capability in self.platform.capabilities for kind, one in capability.died_again().items()}
+        return TaskRoutes(self.platform.tasks, found).table()
+
+    def live_sections(self) -> Sequence[LiveSection]:
+        return (LiveTasks(self.platform.tasks.table, self.platform.clock),)
 
     def background_jobs(self) -> Sequence[BackgroundJob]:
         return (BackgroundJob(self._runner.run, Role.CONTROL, leader_only=True),)

@@ -1,20 +1,26 @@
 """HTTP routes of tasks. Tasks are started by the routes of the capability that they belong to."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import msgspec
 
 from postroad.api.tasks import Task, TaskNotFound, TaskPage, TaskQuery
 from postroad.http.request import Request
 from postroad.http.response import Response
 from postroad.http.routing import Command, Route
-from postroad.kernel.errors import EngineUnavailable
+from postroad.kernel.errors import EngineUnavailable, PreconditionFailed
 from postroad.kernel.identity import Scope
-from postroad.tasks.rules import task_of
+from postroad.tasks.rules import TaskRecord, task_of
 from postroad.tasks.service import Tasks
+
+DiedAgain = Callable[[TaskRecord], Awaitable[int | None]]
 
 
 class TaskRoutes:
-    def __init__(self, tasks: Tasks) -> None:
-        self._tasks = tasks
+    """`died_again` has, by kind of task, a function that counts the messages which failed again after it."""
+
+    def __init__(self, tasks: Tasks, died_again: Mapping[str, DiedAgain]) -> None:
+        self._tasks, self._died_again = tasks, died_again
 
     def table(self) -> Sequence[Route]:
         one, errors = "/v1/tasks/{task}", (TaskNotFound, EngineUnavailable)
@@ -63,6 +69,28 @@ class TaskRoutes:
                 cli=Command("tasks cancel"),
                 allows_admin=True,
             ),
+            *(
+                Route(
+                    "POST",
+                    f"{one}/{verb}",
+                    handler,
+                    Scope.WRITE,
+                    summary,
+                    "Tasks",
+                    response=Task,
+                    status=202,
+                    errors=(*errors, PreconditionFailed),
+                    description=description,
+                    sdk=f"tasks.{verb}",
+                    cli=Command(f"tasks {verb}"),
+                    repeatable=True,
+                    allows_admin=True,
+                )
+                for verb, handler, summary, description in (
+                    ("pause", self.pause_task, "Pause a task", "The task stops soon and keeps its position."),
+                    ("resume", self.resume_task, "Resume a task", "A paused task goes on from its position."),
+                )
+            ),
         ]
 
     async def list_tasks(self, request: Request) -> Response:
@@ -77,7 +105,18 @@ class TaskRoutes:
         return Response(TaskPage(items=[task_of(one) for one in shown], next_cursor=cursor))
 
     async def get_task(self, request: Request) -> Response:
-        return Response(task_of(await self._tasks.find(request.caller, request.parameters["task"])))
+        record = await self._tasks.find(request.caller, request.parameters["task"])
+        task, died_again = task_of(record), self._died_again.get(record.kind)
+        if died_again is not None:
+            count = await died_again(record)
+            task = msgspec.structs.replace(task, progress=msgspec.structs.replace(task.progress, died_again=count))
+        return Response(task)
+
+    async def pause_task(self, request: Request) -> Response:
+        return Response(task_of(await self._tasks.pause(request.context, request.parameters["task"])), status=202)
+
+    async def resume_task(self, request: Request) -> Response:
+        return Response(task_of(await self._tasks.resume(request.context, request.parameters["task"])), status=202)
 
     async def cancel_task(self, request: Request) -> Response:
         return Response(task_of(await self._tasks.cancel(request.context, request.parameters["task"])), status=202)

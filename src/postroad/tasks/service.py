@@ -6,6 +6,7 @@ so that another process can resume it; a step that was done but not saved is rep
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
@@ -19,11 +20,12 @@ from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import PostroadError, PreconditionFailed
 from postroad.kernel.identity import Caller
 from postroad.kernel.ids import new_id
-from postroad.tasks.rules import TaskRecord, task_of
+from postroad.tasks.rules import TaskRecord, may_see, paused, task_of, with_pause, without_pause
 
 TASKS_BUCKET = "postroad_tasks"
 _RETENTION_SECONDS = 7 * 86_400
 _CONCURRENCY = 8
+_TENANT_CONCURRENCY = 4  # so that slow tasks of one tenant do not keep those of others waiting
 _ACTIVE_MAX = 100
 _POLL_SECONDS = 5.0
 _CANCEL_CHECK_SECONDS = 0.25
@@ -33,6 +35,10 @@ log = structlog.get_logger("postroad.tasks")
 
 class TaskCancelled(Exception):
     """The task was cancelled."""
+
+
+class TaskPaused(Exception):
+    """The task was paused: it is resumed from its position."""
 
 
 class Tasks:
@@ -80,14 +86,14 @@ class Tasks:
     def of(self, caller: Caller) -> list[TaskRecord]:
         """The tenant's tasks on resources that the caller may use, newest first."""
         found = [self.table.get(key) for key in self.table.keys_under(f"{caller.tenant}.")]
-        visible = [one for one in found if one is not None and caller.may_use(one.target_kind, one.target)]
+        visible = [one for one in found if one is not None and may_see(caller, one.target_kind, one.target)]
         return sorted(visible, key=lambda one: one.id, reverse=True)
 
     async def find(self, caller: Caller, task: str) -> TaskRecord:
         """Raises TaskNotFound."""
         is_id = len(task) == 36 and task.replace("-", "").isalnum() and task.isascii()
         record = await self.table.fetch(f"{caller.tenant}.{task}") if is_id else None
-        if record is None or not caller.may_use(record.target_kind, record.target):
+        if record is None or not may_see(caller, record.target_kind, record.target):
             raise TaskNotFound(f"there is no task {task[:64]!r}")
         return record
 
@@ -98,6 +104,26 @@ class Tasks:
             return record
         async with self._audit.change(context, f"{record.kind}.cancel", record.target, before=task_of(record)):
             changed = await self.table.change(record.key, self._with_cancellation)
+        return changed[1] if changed else record
+
+    async def pause(self, context: RequestContext, task: str) -> TaskRecord:
+        """Request a pause: it stops soon and keeps its position. Raises TaskNotFound, PreconditionFailed if it has ended."""
+        return await self._change_pause(context, task, "pause", with_pause)
+
+    async def resume(self, context: RequestContext, task: str) -> TaskRecord:
+        """Let a paused task go on. Raises TaskNotFound, PreconditionFailed if it has ended."""
+        return await self._change_pause(context, task, "resume", without_pause)
+
+    async def _change_pause(
+        self, context: RequestContext, task: str, verb: str, make: Callable[[TaskRecord, int], TaskRecord]
+    ) -> TaskRecord:
+        record = await self.find(context.caller, task)
+        if record.state.is_final or record.is_cancel_wanted:
+            raise PreconditionFailed(f"cannot {verb} the task: it has ended or was cancelled")
+        if make(record, 0) == msgspec.structs.replace(record, updated_at_ms=0):
+            return record
+        async with self._audit.change(context, f"{record.kind}.{verb}", record.target, before=task_of(record)):
+            changed = await self.table.change(record.key, lambda found: make(found, self._clock()))
         return changed[1] if changed else record
 
     def _with_cancellation(self, record: TaskRecord) -> TaskRecord:
@@ -118,27 +144,40 @@ class TaskContext:
         self.record = record
 
     async def save(self, position: int, progress: Progress, bound: int = 0) -> None:
-        """Store the progress. Raises TaskCancelled."""
+        """Store the progress. Raises TaskCancelled, TaskPaused."""
         await self._change(position=position, progress=progress, bound=bound)
-        if self.record.is_cancel_wanted:
-            raise TaskCancelled
+        self._check(self.record)
 
     @property
     def is_cancelled(self) -> bool:
         known = self._table.get(self.record.key)
         return known is None or known.is_cancel_wanted
 
-    def check(self) -> None:
-        """For handlers that wait. Raises TaskCancelled."""
-        if self.is_cancelled:
-            raise TaskCancelled
+    @property
+    def is_paused(self) -> bool:
+        known = self._table.get(self.record.key)
+        return known is not None and known.is_pause_wanted
 
-    async def pause(self, seconds: float) -> None:
-        """Sleep. Raises TaskCancelled soon after a cancellation."""
+    def check(self) -> None:
+        """For handlers that wait. Raises TaskCancelled, TaskPaused."""
+        self._check(self._table.get(self.record.key))
+
+    def _check(self, record: TaskRecord | None) -> None:
+        if record is None or record.is_cancel_wanted:
+            raise TaskCancelled
+        if record.is_pause_wanted:
+            raise TaskPaused
+
+    async def sleep(self, seconds: float) -> None:
+        """Raises TaskCancelled or TaskPaused soon after a request."""
         while seconds > 0:
             self.check()
             await asyncio.sleep(min(seconds, _CANCEL_CHECK_SECONDS))
             seconds -= _CANCEL_CHECK_SECONDS
+
+    async def stop(self) -> None:
+        """Record that the task is paused."""
+        await self._table.change(self.record.key, lambda record: paused(record, self._clock()))
 
     async def begin(self) -> None:
         if self.record.started_at_ms is None:
@@ -186,11 +225,15 @@ class Runner:
             self._running.clear()
 
     def _start_tasks(self) -> None:
+        tenants = Counter(key.partition(".")[0] for key in self._running)
         for key in self._table.keys_under():
             record = self._table.get(key)
             if len(self._running) >= _CONCURRENCY:
                 return
-            if record is not None and not record.state.is_final and key not in self._running:
+            if record is None or not record.is_runnable or key in self._running:
+                continue
+            if tenants[record.tenant] < _TENANT_CONCURRENCY:
+                tenants[record.tenant] += 1
                 self._running[key] = asyncio.create_task(self._run(record))
                 self._running[key].add_done_callback(lambda _done, key=key: self._stopped(key))  # type: ignore[misc]
 
@@ -204,6 +247,8 @@ class Runner:
             handler = self.handlers.get(record.kind)
             if record.is_cancel_wanted:
                 raise TaskCancelled
+            if record.is_pause_wanted:
+                raise TaskPaused
             if handler is None:
                 await task.end(TaskState.FAILED, f"this version of Postroad has no handler for tasks of the kind {record.kind!r}")
                 return
@@ -213,6 +258,9 @@ class Runner:
         except TaskCancelled:
             with contextlib.suppress(PostroadError, TaskCancelled):
                 await task.end(TaskState.CANCELLED)
+        except TaskPaused:
+            with contextlib.suppress(PostroadError):
+                await task.stop()
         except PostroadError as problem:
             if problem.retryable:  # resumed from its position after a moment
                 log.warning("task_interrupted", task=record.id, code=problem.code)

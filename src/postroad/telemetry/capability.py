@@ -56,6 +56,7 @@ class TelemetryCapability(Capability):
     def background_jobs(self) -> Sequence[BackgroundJob]:
         return (
             BackgroundJob(self._sample_process),
+            BackgroundJob(self.platform.flows.run),
             BackgroundJob(self.platform.clock_sync.run),
             BackgroundJob(self.storage.run, Role.CONTROL, leader_only=True),
         )

@@ -3,6 +3,10 @@
 Format 1. Subject `job.<tenant>`, `telemetry.<tenant>` or `command.<tenant>`; headers `Postroad-Frame: 1` and
 `Postroad-Events: <count>`; the body has the events as JSON lines, in the order in which they happened in the sending process. The
 position of an event is the sequence of its frame and its line; `event_id` identifies it.
+
+The line after an event may be an archived one: the payload of the command or message that the event is about, as
+`command.archived` or `message.archived`. It may be large. `Postroad-Events` does not count it, and readers of events skip it
+by its first bytes, without decoding it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,6 +19,8 @@ from postroad.jetstream.tail import republish
 
 FRAME_VERSION = "1"
 STREAMS = {"JOBS": "job", "TELEMETRY": "telemetry", "COMMANDS": "command"}  # new ones last: positions are in this order
+
+_ARCHIVED = (b'{"event":"command.archived"', b'{"event":"message.archived"')
 
 
 def frame_subject(stream: str, tenant: str) -> str:
@@ -29,9 +35,29 @@ def pack(lines: Sequence[bytes]) -> bytes:
     return b"\n".join(lines)
 
 
+def is_archived(line: bytes) -> bool:
+    """True for a line with the payload of a command or message. The type is always the first field."""
+    return line.startswith(_ARCHIVED)
+
+
 def unpack(payload: bytes) -> Iterator[bytes]:
-    """The JSON texts of the events of a frame."""
-    return (line for line in payload.split(b"\n") if line)
+    """The JSON texts of the events of a frame, without archived lines."""
+    return (line for line in payload.split(b"\n") if line and not line.startswith(_ARCHIVED))
+
+
+def unpack_archived(payload: bytes) -> Iterator[tuple[bytes, bytes | None]]:
+    """The JSON texts of the events of a frame, each with its archived line if it has one."""
+    event: bytes | None = None
+    for line in payload.split(b"\n"):
+        if event is not None and line.startswith(_ARCHIVED):
+            yield event, line
+            event = None
+        elif line and not line.startswith(_ARCHIVED):
+            if event is not None:
+                yield event, None
+            event = line
+    if event is not None:
+        yield event, None
 
 
 def frame_streams(

@@ -29,6 +29,7 @@ from postroad.telemetry.frames import encode_event, frame_headers, frame_subject
 _FRAME_EVENTS_MAX = 2000
 _FRAME_BYTES_MAX = 512 * 1024
 _COMPANY_SECONDS = 0.02
+_HELD_SECONDS = 0.1  # until the next attempt during maintenance
 
 OnCommitted = Callable[[EngineUnavailable | None], None]
 
@@ -47,13 +48,14 @@ class _Waiter:
 class _TenantBuffer:
     """Buffered events of one tenant for one stream. `timer`: that of the next frame, while no frame is being stored."""
 
-    __slots__ = ("is_storing", "key", "lines", "subject", "timer", "waiters")
+    __slots__ = ("is_delayed", "is_storing", "key", "lines", "subject", "timer", "waiters")
 
     def __init__(self, key: tuple[str, str]) -> None:
         self.key, self.subject = key, frame_subject(*key)
         self.lines: list[bytes] = []
         self.waiters: list[_Waiter] = []
         self.timer: asyncio.Handle | None = None
+        self.is_delayed = False  # the timer waits for more events
         self.is_storing = False
 
 
@@ -89,7 +91,7 @@ class Outbox:
         if self.is_full:
             self._drop(complete[0].stream, len(complete))
             return
-        self._add(complete[0], [encode_event(event) for event in complete], None)
+        self._add(complete[0], _lines(complete), None)
 
     async def commit(self, context: RequestContext | None, *events: Event) -> None:
         """Like `record`, but return once the events are durable.
@@ -108,7 +110,7 @@ class Outbox:
         elif self.is_full:
             on_committed(EngineUnavailable("too many events are waiting to be stored", retry_after=1))
         else:
-            self._add(complete[0], [encode_event(event) for event in complete], on_committed)
+            self._add(complete[0], _lines(complete), on_committed)
 
     def _complete(self, context: RequestContext | None, events: Sequence[Event]) -> list[Event]:
         """Fill in the events in place, as callers do not share them; omit those that the audit mode suppresses."""
@@ -158,14 +160,18 @@ class Outbox:
         """Store a frame after the callbacks that are due now, or after a while if no caller waits."""
         loop = asyncio.get_running_loop()
         is_urgent = bool(buffer.waiters) or self._drained is not None
-        if buffer.timer is None:
-            delayed = loop.call_soon if is_urgent else partial(loop.call_later, _COMPANY_SECONDS)
-            buffer.timer = delayed(self._store_frame, buffer)
-        elif is_urgent and isinstance(buffer.timer, asyncio.TimerHandle):
+        if buffer.timer is not None:
+            if not (is_urgent and buffer.is_delayed):
+                return
             buffer.timer.cancel()
-            buffer.timer = loop.call_soon(self._store_frame, buffer)
+        buffer.is_delayed = not is_urgent
+        delayed = loop.call_soon if is_urgent else partial(loop.call_later, _COMPANY_SECONDS)
+        buffer.timer = delayed(self._store_frame, buffer)
 
     def _store_frame(self, buffer: _TenantBuffer) -> None:
+        if self._committers.are_held:  # events report what has happened: they are stored later, and not dropped
+            buffer.timer = asyncio.get_running_loop().call_later(_HELD_SECONDS, self._store_frame, buffer)
+            return
         buffer.timer, buffer.is_storing = None, True
         lines, waiters = self._take_frame(buffer)
         on_outcome = partial(self._on_outcome, buffer, lines, waiters)
@@ -223,6 +229,18 @@ class Outbox:
                 if not buffer.is_storing:
                     self._schedule(buffer)
             await asyncio.shield(self._drained)
+
+
+def _lines(events: Sequence[Event]) -> list[bytes]:
+    """The line of each event; an attached one is part of the line before it, so that a frame has both."""
+    lines: list[bytes] = []
+    for event in events:
+        line = encode_event(event)
+        if event.is_attached and lines:
+            lines[-1] += b"\n" + line
+        else:
+            lines.append(line)
+    return lines
 
 
 def _fill_caller(event: Event, context: RequestContext) -> None:

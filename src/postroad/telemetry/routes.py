@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -35,28 +36,48 @@ class EventVisibility:
 
     def __init__(self, types: Iterable[type[Event]] = ()) -> None:
         self._resources = {event_name(one): one.resource for one in types if one.resource is not None}
-        names = sorted({field for _, field in self._resources.values()})
+        names = sorted({field for _, field in self._resources.values()} | {"source", "target", "queue", "key_id"})
         fields: list[Any] = [("event", str, ""), *((name, str | None, None) for name in names)]
         self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(msgspec.defstruct("_EventHeader", fields))
 
-    def type_of(self, caller: Caller, line: bytes) -> str | None:
-        """The type of the event; None if the caller may not see it, or the line is not an event: a foreign entry in the stream
-        must not break the readers."""
+    def type_of(
+        self,
+        caller: Caller,
+        line: bytes,
+        *,
+        source: str | None = None,
+        target: str | None = None,
+        queue: str | None = None,
+        key: str | None = None,
+    ) -> str | None:
+        """The type of the event; None if the caller may not see it, it is not of the source, target, queue or key, or the line
+        is not an event: a foreign entry in the stream must not break the readers."""
         try:
             header = self._decoder.decode(line)
         except (ValueError, RecursionError):  # not JSON, of another type, or not UTF-8
             return None
-        return header.event if header.event and self._is_visible(caller, header) else None
+        is_chosen = source in (None, header.source) and target in (None, header.target)
+        is_chosen = is_chosen and queue in (None, header.queue) and key in (None, header.key_id)
+        return header.event if header.event and is_chosen and self._is_visible(caller, header) else None
 
     def _is_visible(self, caller: Caller, header: Any) -> bool:
         if caller.allowed is None:
             return True
+        services = [one for one in (_own_service(caller, header.source), _own_service(caller, header.target)) if one]
+        if services and not any(caller.may_use("service", one) for one in services):
+            return False
         resource = self._resources.get(header.event)
         if resource is None:
-            return False
+            return bool(services)
         kind, field = resource
         name = getattr(header, field)
         return name is not None and caller.may_use(kind, name)
+
+
+def _own_service(caller: Caller, name: str | None) -> str:
+    """The service of the sender or target `<tenant>/<service>` of a command; empty if it is of another tenant."""
+    tenant, _, service = (name or "").partition("/")
+    return service if tenant == caller.tenant else ""
 
 
 class TelemetryRoutes:
@@ -93,7 +114,13 @@ class TelemetryRoutes:
         query: EventStreamQuery = request.query
         wanted = pattern(query.events)
         positions = await self._positions(request.caller.tenant, request.header(b"last-event-id") or query.last_event_id)
-        return event_stream(request, self._frames(request.caller, wanted, positions))
+        source, target = (_full_name(request.caller.tenant, one) for one in (query.source, query.target))
+        return event_stream(
+            request,
+            self._frames(
+                request.caller, _Wanted(wanted, source, target, query.queue, query.key, query.max_per_second), positions
+            ),
+        )
 
     async def _positions(self, tenant: str, last_event_id: str | None) -> dict[str, int]:
         if last_event_id is not None:
@@ -113,15 +140,63 @@ class TelemetryRoutes:
         info = await stream_info(self._connection, stream)
         return info.state.last_seq if info else 0
 
-    async def _frames(self, caller: Caller, wanted: str, positions: dict[str, int]) -> AsyncIterator[bytes]:
+    async def _frames(self, caller: Caller, wanted: "_Wanted", positions: dict[str, int]) -> AsyncIterator[bytes]:
         """The last event of a frame has the id: a client that reconnects within a frame gets the whole frame again."""
+        thinning = Thinning(wanted.max_per_second)
         async for stream, entry in _merged(self._tails, caller.tenant, positions):
             positions[stream] = entry.sequence
             position = self._position_cipher.encrypt(caller.tenant, *(positions[name] for name in STREAMS))
-            typed = [(self.visibility.type_of(caller, line), line) for line in unpack(entry.payload)]
-            chosen = [(name, line) for name, line in typed if name is not None and pattern_matches(wanted, name)]
+            typed = [
+                (
+                    self.visibility.type_of(
+                        caller, line, source=wanted.source, target=wanted.target, queue=wanted.queue, key=wanted.key
+                    ),
+                    line,
+                )
+                for line in unpack(entry.payload)
+            ]
+            chosen = [(name, line) for name, line in typed if name is not None and pattern_matches(wanted.events, name)]
+            chosen, left_out = thinning.choose(chosen, asyncio.get_running_loop().time())
+            if left_out:
+                yield frame(b'{"event":"telemetry.thinned","left_out":%d}' % left_out, event="telemetry.thinned")
             for index, (name, line) in enumerate(chosen, 1):
                 yield frame(line, event=name, event_id=position if index == len(chosen) else None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """Pattern of event types; sender and target of commands, as `<tenant>/<service>`; queue, and id of the key."""
+
+    events: str
+    source: str | None
+    target: str | None
+    queue: str | None = None
+    key: str | None = None
+    max_per_second: int | None = None
+
+
+class Thinning:
+    """Leaves out events above a rate. Pure."""
+
+    def __init__(self, max_per_second: int | None) -> None:
+        self._max = max_per_second
+        self._second = self._shown = self._left_out = 0
+
+    def choose(self, events: list[tuple[str, bytes]], now: float) -> tuple[list[tuple[str, bytes]], int]:
+        """The events to send, and the number of those that were left out in the seconds before this one."""
+        if self._max is None:
+            return events, 0
+        left_out = 0
+        if int(now) != self._second:
+            self._second, self._shown, left_out, self._left_out = int(now), 0, self._left_out, 0
+        shown = events[: max(0, self._max - self._shown)]
+        self._shown += len(shown)
+        self._left_out += len(events) - len(shown)
+        return shown, left_out
+
+
+def _full_name(tenant: str, service: str | None) -> str | None:
+    return service if service is None or "/" in service else f"{tenant}/{service}"
 
 
 def _source(stream: str, tenant: str) -> Source:
