@@ -13,7 +13,7 @@ import structlog
 from postroad.api.topics import TopicFed, TopicNotFound
 from postroad.buckets import metrics, rules
 from postroad.buckets.change_messages import BATCH_BYTES_MAX, BATCH_CHANGES_MAX, change_message, copied_revision, newest_copied
-from postroad.buckets.records import BucketRecord, ChangeStream, feeder_of, read_entry
+from postroad.buckets.records import BucketRecord, ChangeStream, feeder_of
 from postroad.jetstream import stream_reader
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import stream_info
@@ -138,8 +138,9 @@ class ChangeStreamBridge:
         earlier = [entry for entry in batch if entry.sequence <= self.mapping.snapshot_end]
         if not earlier:
             return batch
-        values = [entry for entry in earlier if read_entry(self.record, entry).is_value]
-        subjects = sorted({entry.subject for entry in values if rules.is_key(read_entry(self.record, entry).key)})
+        values = [entry for entry in earlier if rules.operation_of(entry.headers) == "put"]
+        prefix = len(self.record.subject)
+        subjects = sorted({entry.subject for entry in values if rules.is_key(entry.subject[prefix:])})
         newest = await stream_reader.last_of_each(self._connection, self.record.stream, subjects)
         current = [entry for entry in values if newest.get(entry.subject, 0) <= entry.sequence]
         return [*current, *batch[len(earlier) :]]

@@ -19,6 +19,7 @@ from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.names import BUCKET
 from postroad.kernel.resources import ResourceKind
 from postroad.platform import BackgroundJob, Capability, Platform, Role, every
+from postroad.regions.capability import RegionsCapability
 from postroad.topics.capability import TopicsCapability
 from postroad.topics.lifecycle import Dependent
 from postroad.topics.records import TopicRecord
@@ -39,6 +40,7 @@ class BucketsCapability(Capability):
 
     def __init__(self, platform: Platform) -> None:
         super().__init__(platform)
+        self._placements = platform.use(RegionsCapability).placements
         self.table = platform.table(BUCKETS_BUCKET, BucketRecord)
         topics = platform.use(TopicsCapability).lifecycle
         self.bridges = ChangeStreamBridges(
@@ -54,7 +56,7 @@ class BucketsCapability(Capability):
             audit=platform.audit,
             committers=platform.committers,
             mappings=self.mappings,
-            replicas=platform.settings.replica_count,
+            placements=self._placements,
         )
         topics.add_dependent(Dependent("change streams", _counted_as_feeder, self.lifecycle.topic_deleted))
         self.values = BucketValues(platform.connection, platform.committers, platform.usage, platform.tenant_settings)
@@ -64,7 +66,7 @@ class BucketsCapability(Capability):
         return (self.table,)
 
     def routes(self) -> Sequence[Route]:
-        buckets = BucketRoutes(self.lifecycle, self.values, self.mappings)
+        buckets = BucketRoutes(self.lifecycle, self.values, self.mappings, self._placements)
         return [*buckets.table(), *BucketValueRoutes(self.lifecycle, self.values, self.watches).table()]
 
     def background_jobs(self) -> Sequence[BackgroundJob]:

@@ -8,7 +8,6 @@ from msgspec import UNSET
 
 from postroad.api.buckets import BucketNotFound, BucketSettings, BucketSettingsChange
 from postroad.api.pages import Page
-from postroad.api.queues import ANYWHERE
 from postroad.buckets.events import BucketChanged
 from postroad.buckets.mapping import ChangeStreamMappings
 from postroad.buckets.records import BucketRecord, feeder_of
@@ -22,12 +21,13 @@ from postroad.jetstream.stream_lifecycle import INCARNATION, RecordState, Stream
 from postroad.jetstream.tail import republish
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.context import RequestContext
-from postroad.kernel.errors import AlreadyExists, Conflict, EngineFull, EngineRefused, Forbidden, InvalidParameter, PostroadError
+from postroad.kernel.errors import AlreadyExists, Conflict, EngineFull, EngineRefused, Forbidden, InvalidParameter
 from postroad.kernel.identity import Caller
 from postroad.kernel.ids import new_id
 from postroad.kernel.json import invalid_field
 from postroad.kernel.matching import glob_matches
 from postroad.kernel.names import BUCKET_CHARS_MAX, bucket_name, escape
+from postroad.regions.placement import Placements, tags_of
 from postroad.telemetry.outbox import Outbox
 from postroad.topics.records import TopicRecord
 
@@ -48,11 +48,11 @@ class BucketLifecycle:
         audit: Audit,
         committers: Committers,
         mappings: ChangeStreamMappings,
-        replicas: int,
+        placements: Placements,
     ) -> None:
         self._connection, self._outbox, self._clock = connection, outbox, clock
         self._tenant_settings, self._audit, self._committers = tenant_settings, audit, committers
-        self._mappings, self._replicas = mappings, replicas
+        self._mappings, self._placements = mappings, placements
         self.table = table
         self._streams = StreamLifecycle(connection, table, clock, ensure=self._ensure_stream, release=mappings.release)
         self._known: dict[str, BucketRecord] = {}
@@ -154,7 +154,7 @@ class BucketLifecycle:
         try:
             record, before = await self._streams.create_or_change(key, apply)
         except (EngineRefused, EngineFull) as refusal:
-            problem = None if wanted is None else _settings_problem(wanted, refusal)
+            problem = None if wanted is None else refused_setting("bucket", refusal, wanted, max_bytes=wanted.max_bytes)
             if problem is None:
                 raise
             raise problem from refusal
@@ -164,8 +164,6 @@ class BucketLifecycle:
 
     def _check_settings(self, tenant: str, name: str, settings: BucketSettings) -> None:
         """Raises BodyInvalid for settings that cannot be put into effect."""
-        if settings.geo not in (None, ANYWHERE) and not self._connection.is_clustered:
-            raise invalid_field("$.geo", f"{settings.geo!r} is unknown: a single server has no placement tags")
         if settings.max_bytes:
             others = [one for key in self.table.keys_under(f"{tenant}.") if (one := self.table.get(key)) and one.name != name]
             reserved = sum(one.settings.max_bytes for one in others)
@@ -179,6 +177,7 @@ class BucketLifecycle:
         count, limit = self.table.count_under(f"{context.tenant}."), self._tenant_settings.of(context.tenant).max_buckets
         if count >= limit:
             raise Forbidden(f"the tenant has {count} buckets; {limit} is the limit")
+        placed = await self._placements.choose(settings)
         mapping, now = await self._mappings.change(context, name, None, settings), self._clock()
         record = BucketRecord(
             state=RecordState.CREATING,
@@ -186,7 +185,8 @@ class BucketLifecycle:
             name=name,
             incarnation=new_id(),
             settings=settings,
-            replicas=self._kept_replicas(settings),
+            placement=placed.tags,
+            replicas=placed.replicas,
             change_stream=mapping,
             created_at_ms=now,
             updated_at_ms=now,
@@ -194,18 +194,20 @@ class BucketLifecycle:
         return await self._streams.create(key, record, self._audit.change(context, "bucket.create", name, after=settings))
 
     async def _update(self, key: str, context: RequestContext, known: BucketRecord, settings: BucketSettings) -> BucketRecord:
+        placed = await self._placements.choose(settings, known)
         changed = msgspec.structs.replace(
             known,
             settings=settings,
-            replicas=self._kept_replicas(settings),
+            placement=placed.tags,
+            replicas=placed.replicas,
             change_stream=await self._mappings.change(context, known.name, known, settings),
             updated_at_ms=self._clock(),
         )
         audited = self._audit.change(context, "bucket.change", known.name, before=known.settings, after=settings)
-        return await self._streams.update(key, changed, audited)
-
-    def _kept_replicas(self, settings: BucketSettings) -> int:
-        return (settings.replicas or self._replicas) if self._connection.is_clustered else 1
+        updated = await self._streams.update(key, changed, audited)
+        if placed.tags != tags_of(known):
+            await self._placements.start_move(context, "bucket", known.name, settings, placed.replicas)
+        return updated
 
     async def _ensure_stream(self, record: BucketRecord) -> None:
         """Create or update the stream, in the layout of NATS KV. Idempotent."""
@@ -222,12 +224,10 @@ class BucketLifecycle:
             "max_bytes": settings.max_bytes or -1,
             "subject_delete_marker_ttl": record.marker_seconds * _SECOND,
             "duplicate_window": dedupe_seconds * _SECOND,
-            "num_replicas": record.replicas,
             "republish": republish(subjects),
             "metadata": {INCARNATION: record.incarnation},
+            **self._placements.options(tags_of(record), record.replicas),
         }
-        if settings.geo not in (None, ANYWHERE):
-            options["placement"] = {"tags": [settings.geo]}
         await ensure_stream(self._connection, StreamSpec(record.stream, (subjects,), options))
 
     # Deletion
@@ -280,11 +280,6 @@ class BucketLifecycle:
     async def recover_all(self) -> int:
         """Finish interrupted creations and deletions; return how many there were. For the control role."""
         return await self._streams.recover_all()
-
-
-def _settings_problem(settings: BucketSettings, refusal: EngineRefused | EngineFull) -> PostroadError | None:
-    is_placed = settings.geo not in (None, ANYWHERE)
-    return refused_setting("bucket", refusal, max_bytes=settings.max_bytes, is_placed=is_placed, replicas=settings.replicas)
 
 
 def _changed_event(record: BucketRecord, change: str, at_ms: int | None = None) -> BucketChanged:

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET
 
 from postroad.api.buckets import BucketEntry, BucketInfo, BucketSettings, BucketStats, ChangeStreamStatus
+from postroad.api.placement import Placement
 from postroad.buckets import rules
 from postroad.jetstream.management import StreamState
 from postroad.jetstream.stream_lifecycle import StreamOwner
@@ -124,7 +125,10 @@ def _expiry_ms(entry: Entry) -> int | None:
 
 
 def bucket_of(
-    record: BucketRecord, stats: BucketStats | None = None, change_stream: ChangeStreamStatus | None = None
+    record: BucketRecord,
+    stats: BucketStats | None = None,
+    change_stream: ChangeStreamStatus | None = None,
+    placement: Placement | None = None,
 ) -> BucketInfo:
     return BucketInfo(
         name=record.name,
@@ -136,6 +140,7 @@ def bucket_of(
         updated_at=rfc3339(record.updated_at_ms),
         stats=stats,
         change_stream=change_stream,
+        placement=placement,
     )
 
 

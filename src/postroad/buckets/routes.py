@@ -32,14 +32,17 @@ from postroad.kernel.errors import (
 )
 from postroad.kernel.identity import Scope
 from postroad.kernel.json import invalid_field
+from postroad.regions.placement import Placements
 
 _TAG = "Buckets"
 _ONE = "/v1/buckets/{bucket}"
 
 
 class BucketRoutes:
-    def __init__(self, lifecycle: BucketLifecycle, values: BucketValues, mappings: ChangeStreamMappings) -> None:
-        self._lifecycle, self._values, self._mappings = lifecycle, values, mappings
+    def __init__(
+        self, lifecycle: BucketLifecycle, values: BucketValues, mappings: ChangeStreamMappings, placements: Placements
+    ) -> None:
+        self._lifecycle, self._values, self._mappings, self._placements = lifecycle, values, mappings, placements
 
     def table(self) -> Sequence[Route]:
         return [
@@ -99,7 +102,8 @@ class BucketRoutes:
                 body=BucketSettingsChange,
                 response=BucketInfo,
                 errors=(BucketNotFound, AlreadyExists, EngineUnavailable, EngineRefused, OptionIgnored),
-                description="Settings that are left out keep their values. A lower `history` drops the oldest revisions.",
+                description="Settings that are left out keep their values. A lower `history` drops the oldest revisions. "
+                "Another `geo` moves the bucket while it is in use: a task `move-placement` shows the progress.",
                 sdk="buckets.update",
                 cli=Command("buckets update"),
             ),
@@ -138,8 +142,10 @@ class BucketRoutes:
 
     async def get_bucket(self, request: Request) -> Response:
         record = await self._lifecycle.find(request.caller.tenant, request.parameters["bucket"])
-        stats, change_stream = await asyncio.gather(self._values.stats(record), self._mappings.status(record))
-        return Response(bucket_of(record, stats, change_stream))
+        stats, change_stream, placement = await asyncio.gather(
+            self._values.stats(record), self._mappings.status(record), self._placements.status(record.stream)
+        )
+        return Response(bucket_of(record, stats, change_stream, placement))
 
     async def update_bucket(self, request: Request) -> Response:
         return Response(bucket_of(await self._lifecycle.update(request.context, request.parameters["bucket"], request.body)))

@@ -11,6 +11,11 @@ lag = Gauge(
     ["stream"],
     multiprocess_mode="livemostrecent",
 )
+freshness = Gauge(
+    "postroad_pipeline_freshness_seconds",
+    "Age of the newest events that may be missing in the published results.",
+    multiprocess_mode="livemostrecent",
+)
 last_batch = Gauge(
     "postroad_pipeline_last_batch_timestamp_seconds",
     "Time of the pipeline's last batch; 0 if there was none.",

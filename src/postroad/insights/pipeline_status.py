@@ -9,6 +9,7 @@ import msgspec
 import structlog
 
 from postroad.api.insights import PipelineState, PipelineStatus, SourceProgress
+from postroad.contracts.batch_requests import SUBJECT as BATCH_REQUESTS
 from postroad.contracts.contract import VERSION
 from postroad.contracts.pipeline_status import PIPELINE_PROGRESS, PipelineProgress
 from postroad.insights import metrics
@@ -16,22 +17,26 @@ from postroad.insights.results import UNREADABLE, moment_of, time_text
 from postroad.jetstream import stream_reader
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import stream_info
-from postroad.kernel.clock import Clock
+from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.errors import PostroadError
 
 REFRESH_SECONDS = 5.0
 _DEFAULT_PERIOD_SECONDS = 60.0
 _STREAMS_MAX = 16
 _WAIT_SECONDS = 1.0
+_REQUEST_SECONDS = 1.0
 _STREAM_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 log = structlog.get_logger("postroad.insights")
 
 
 class _Observation(NamedTuple):
+    """The last progress, compared with the streams at `at_ms`."""
+
     progress: PipelineProgress
     computed_at: datetime
     streams: list[SourceProgress]
+    at_ms: int
 
 
 _decode = msgspec.json.Decoder(PipelineProgress, strict=False).decode
@@ -55,6 +60,7 @@ class PipelineMonitor:
         self._refresh: asyncio.Task[_Observation | None] | None = None
         self._cached: _Observation | None = None
         self._cached_at: float | None = None
+        self._request_due = 0.0
 
     async def read(self) -> PipelineStatus:
         """The current status. Raises EngineUnavailable."""
@@ -71,6 +77,22 @@ class PipelineMonitor:
             self._cached, self._cached_at = await asyncio.shield(self._refresh), started
         return self._status(self._cached)
 
+    async def as_of(self) -> str | None:
+        """The time up to which all events are in the results. None if it is not known. Does not raise, and returns within a
+        second."""
+        try:
+            async with asyncio.timeout(_WAIT_SECONDS):
+                return (await self.read_recent()).as_of
+        except (PostroadError, TimeoutError):
+            return None
+
+    async def request_batch(self) -> None:
+        """Ask the pipeline for a batch, at most once a second. It may not run: this is no error."""
+        now = asyncio.get_running_loop().time()
+        if self._connection.is_up and now >= self._request_due:
+            self._request_due = now + _REQUEST_SECONDS
+            await self._connection.publish(BATCH_REQUESTS, b"")
+
     async def detail(self) -> str:
         """The status as text for readiness. Does not raise, and returns within a second."""
         try:
@@ -86,7 +108,7 @@ class PipelineMonitor:
         """Keep the metrics of the pipeline current, until cancelled."""
         while True:
             try:
-                _set_metrics(await self.read())
+                _set_metrics(await self.read(), self._clock())
             except PostroadError as problem:
                 log.warning("pipeline_status_unavailable", code=problem.code)
             await asyncio.sleep(self._refresh_seconds)
@@ -96,9 +118,9 @@ class PipelineMonitor:
         found = _progress_of(entry.payload) if entry else None
         if found is None:
             return None
-        progress, computed_at = found
+        (progress, computed_at), at_ms = found, self._clock()
         named = [row for row in progress.rows if _STREAM_NAME.fullmatch(row.stream)]
-        return _Observation(progress, computed_at, [await self._with_lag(row) for row in named[:_STREAMS_MAX]])
+        return _Observation(progress, computed_at, [await self._with_lag(row) for row in named[:_STREAMS_MAX]], at_ms)
 
     async def _with_lag(self, row: SourceProgress) -> SourceProgress:
         info = await stream_info(self._connection, row.stream)
@@ -108,7 +130,7 @@ class PipelineMonitor:
     def _status(self, observed: _Observation | None) -> PipelineStatus:
         if observed is None:
             return PipelineStatus(state=PipelineState.OFF)
-        progress, computed_at, streams = observed
+        progress, computed_at, streams, _ = observed
         age = max(0.0, self._clock() / 1000 - computed_at.timestamp())
         period = progress.period or _DEFAULT_PERIOD_SECONDS
         return PipelineStatus(
@@ -124,11 +146,21 @@ class PipelineMonitor:
             quarantined=progress.quarantined,
             late=progress.late,
             duplicates=progress.duplicates,
+            as_of=_as_of(observed),
         )
 
 
-def _set_metrics(status: PipelineStatus) -> None:
+def _as_of(observed: _Observation) -> str | None:
+    """A pipeline that has read everything is as fresh as the look at the streams."""
+    if observed.progress.is_complete and not any(row.lag for row in observed.streams):
+        return rfc3339(observed.at_ms)
+    return observed.progress.fresh_until
+
+
+def _set_metrics(status: PipelineStatus, now_ms: int) -> None:
     for row in status.streams:
         metrics.lag.labels(row.stream).set(row.lag)
+    if status.as_of is not None:
+        metrics.freshness.set(max(0.0, now_ms / 1000 - datetime.fromisoformat(status.as_of).timestamp()))
     metrics.last_batch.set(datetime.fromisoformat(status.computed_at).timestamp() if status.computed_at else 0)
     metrics.quarantined.set(sum(status.quarantined.values()))

@@ -19,6 +19,7 @@ _TAG = "Insights"
 _ERRORS = (EngineUnavailable,)
 _VISIBILITY = {
     Visibility.QUEUE: "A key that is restricted to some queues gets the rows of these queues.",
+    Visibility.SERVICE: "A key that is restricted to some services gets the rows of these services.",
     Visibility.TENANT: "Keys that are restricted to some queues, topics or streams may not read it.",
 }
 
@@ -63,6 +64,8 @@ class InsightRoutes:
 
     def _handler(self, report: Report[Any]) -> Handler:
         async def read_report(request: Request) -> Response:
+            await self._monitor.request_batch()
+            as_of = await self._monitor.as_of()  # before the results are read, which may be newer
             found = await self._insights.read(request.caller, report, request.query)
             span = found.span
             times = {"grain": span.grain, "since": rfc3339(span.since), "until": rfc3339(span.until)} if span else {}
@@ -72,6 +75,7 @@ class InsightRoutes:
                     report=report.name,
                     computed_at=None if found.computed_at is None else time_text(found.computed_at),
                     batch=found.batch,
+                    as_of=as_of,
                     dropped=found.dropped,
                     next_cursor=found.cursor,
                     items=found.rows,

@@ -1,4 +1,4 @@
-"""Reads reports page by page. A caller that is restricted to some queues gets the rows of these queues."""
+"""Reads reports page by page. A caller that is restricted to some queues or services gets the rows of these."""
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
@@ -54,7 +54,7 @@ class Insights:
         _check_visibility(caller, report)
         position = decode_cursor(query.cursor, has_time=not report.is_snapshot) if query.cursor else None
         asked = position.asked if position else self._span(query)
-        page = _Page(_row_filter(caller, getattr(query, "queue", None)), asked, position.after if position else None, query.limit)
+        page = _Page(_row_filter(caller, report, query), asked, position.after if position else None, query.limit)
         waiting: Iterator[Part] = iter((SNAPSHOT,)) if asked is None else parts(asked, page.after)
         while some := list(islice(waiting, _CONCURRENT_READS)):
             if page.add(some, await self._store.read(caller.tenant, report, some)):
@@ -114,21 +114,19 @@ class _Page:
         return FoundPage(self._asked, self._newest.computed_at, self._newest.batch, self._rows, self._dropped, cursor)
 
 
-def _is_restricted(caller: Caller) -> bool:
-    return caller.allowed is not None or caller.only_stream is not None
-
-
 def _check_visibility(caller: Caller, report: Report[Any]) -> None:
-    if report.visibility is Visibility.TENANT and _is_restricted(caller):
+    if report.visibility is Visibility.TENANT and caller.is_partial:
         raise Forbidden(f"the report {report.name!r} covers the whole tenant, and the key is restricted to a part of it")
 
 
-def _row_filter(caller: Caller, queue: str | None) -> Callable[[Any], bool]:
-    is_restricted = _is_restricted(caller)
+def _row_filter(caller: Caller, report: Report[Any], query: ReportQuery) -> Callable[[Any], bool]:
+    """By the queue or service of a row, which is both the name of its column and the kind of the resource."""
+    is_restricted, kind = caller.is_partial, report.visibility.value
+    wanted = getattr(query, kind, None)
 
     def is_wanted(row: Any) -> bool:
-        name = getattr(row, "queue", None)
-        return (queue is None or name == queue) and (not is_restricted or name is None or caller.may_use("queue", name))
+        name = getattr(row, kind, None)
+        return (wanted is None or name == wanted) and (not is_restricted or name is None or caller.may_use(kind, name))
 
     return is_wanted
 

@@ -97,8 +97,7 @@ class JobControl:
             letter = await self._cancelled.store(
                 record, message, sequence, attempts=job.attempts, lease_until=lease_until, reason=reason
             )
-            if await delete_message(self._connection, record.stream, sequence):
-                self._consumer.forget(record, sequence, job.attempts)
+            if await self._consumer.delete(record, located.entry, job.attempts):
                 return message, letter
             stored = await self._cancelled.find(record, message.id)
             if stored is not None:

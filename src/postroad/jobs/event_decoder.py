@@ -113,6 +113,7 @@ def _queued(event: JobQueued, rule: EventRule, at: int) -> JobTransition:
         expires_at=millis(event.expires_at) if event.expires_at else 0,
         correlation_id=event.correlation_id,
         priority=event.priority,
+        group=event.group_id or "",
         sequence=event.message_sequence,
     )
 

@@ -2,7 +2,8 @@
 
 The readers are the pipeline, whose last published progress has its positions, and for `JOBS` the index of this leader. Frames
 are kept for a time after that, for a rebuild of the index, for followers that reconnect, and for a batch that the pipeline
-repeats after a crash. Without a pipeline nothing is trimmed here; the retention of the streams removes old frames.
+repeats after a crash. Without a pipeline nothing is trimmed here; the retention of the streams removes old frames. `COMMANDS` is
+never trimmed: it is the telemetry queue of the tenants, which has all events of the last 14 days.
 """
 
 import msgspec
@@ -19,6 +20,8 @@ from postroad.jobs.stream_follower import STREAM as JOBS
 from postroad.kernel.clock import Clock
 from postroad.telemetry.frames import STREAMS
 
+_TRIMMED = (JOBS, "TELEMETRY")
+
 _decode = msgspec.json.Decoder(PipelineProgress, strict=False).decode
 
 log = structlog.get_logger("postroad.jobs")
@@ -34,7 +37,7 @@ class FrameTrimmer:
         """Return how many frames were removed. Raises EngineUnavailable, EngineRefused."""
         positions = await self._pipeline_positions()
         removed = 0
-        for stream in STREAMS:
+        for stream in _TRIMMED:
             if positions.get(stream, 0) > 0:
                 removed += await self._trim(stream, positions[stream])
         metrics.trimmed.inc(removed)

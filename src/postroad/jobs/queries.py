@@ -27,6 +27,7 @@ class JobFilter(NamedTuple):
     until: int = _FAR
     correlation_id: str | None = None
     message_id: str | None = None
+    group_id: str | None = None
     globs: tuple[str, ...] | None = None
 
 
@@ -110,6 +111,7 @@ def _matches(job: JobRecord, selected: JobFilter, now: int) -> bool:
         and (selected.status is None or status_at(job, now) == selected.status)
         and (selected.correlation_id is None or job.correlation_id == selected.correlation_id)
         and (selected.message_id is None or job.message_id == selected.message_id)
+        and (selected.group_id is None or job.group == selected.group_id)
         and _is_allowed(job.queue, selected.globs)
     )
 
@@ -145,6 +147,8 @@ def _sources(store: Store, selected: JobFilter, now: int, before: Key | None) ->
         return [reader.rows("jobs_of_message", "tenant = ? AND message = ?", tenant, selected.message_id)]
     if selected.correlation_id is not None:
         return [reader.rows("jobs_of_correlation", "tenant = ? AND correlation = ?", tenant, selected.correlation_id)]
+    if selected.group_id is not None:
+        return [reader.rows("jobs_of_group", 'tenant = ? AND "group" = ?', tenant, selected.group_id)]
     queues = _queues(store, selected)
     if selected.status is not None:
         return _sources_by_status(store, reader, selected.status, tenant, queues, now)

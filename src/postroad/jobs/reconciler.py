@@ -140,6 +140,8 @@ class JobReconciler:
         if not jobs or not await has_current_replicas(self._connection, record.stream):
             return []
         missing = list(jobs)
+        for subject in record.deferred_subjects:  # first: from there a message may become ready meanwhile, at any time
+            missing = await self._search_subject(record, subject, missing) if missing else []
         for subject in record.ready_subjects:
             missing = await self._search_subject(record, subject, missing) if missing else []
         return [job for job in missing if not await self._is_stored(record, job)]
@@ -147,6 +149,11 @@ class JobReconciler:
     async def _search_subject(self, record: QueueRecord, subject: str, jobs: Sequence[JobRecord]) -> list[JobRecord]:
         wanted = {job.message_id: job for job in jobs}
         searched_until = 0
+        is_late = record.has_deferred and subject in record.ready_subjects
+
+        def ends(job: JobRecord) -> int:
+            return _FAR_MS if is_late else stored_between(job)[1]
+
         page = await stream_reader.read_since(
             self._connection, record.stream, subject, min(stored_between(job)[0] for job in jobs), 1
         )
@@ -156,10 +163,10 @@ class JobReconciler:
                 searched_until = entry.at_ms
             if page.is_end:
                 searched_until = _FAR_MS
-            if all(stored_between(job)[1] <= searched_until for job in wanted.values()):
+            if all(ends(job) <= searched_until for job in wanted.values()):
                 break
             page = await stream_reader.read(self._connection, record.stream, subject, page.next_sequence, _PAGE_SIZE, _PAGE_BYTES)
-        return [job for job in wanted.values() if stored_between(job)[1] <= searched_until]
+        return [job for job in wanted.values() if ends(job) <= searched_until]
 
     async def _is_stored(self, record: QueueRecord, job: JobRecord) -> bool:
         """True if the engine has not made the message ready yet, or it is at the last known position."""

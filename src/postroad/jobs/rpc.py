@@ -55,6 +55,7 @@ class PageRequest(RpcRequest, frozen=True, kw_only=True, tag="page"):
     until: int = 2**62
     correlation_id: str | None = None
     message_id: str | None = None
+    group_id: str | None = None
     globs: tuple[str, ...] | None = None
     limit: int = 100
     before: Key | None = None

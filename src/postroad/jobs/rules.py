@@ -115,6 +115,7 @@ class JobTransition(NamedTuple):
     sequence: int = 0
     progress: Progress | None = None
     priority: str = ""  # "" if the event does not have it
+    group: str = ""
 
 
 class Located(NamedTuple):
@@ -144,6 +145,7 @@ class JobRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     located: Located | None = None
     progress: Progress | None = None
     priority: str = ""  # of job.queued; "" if that is unknown, and in records of earlier versions
+    group: str = ""  # of job.queued; "" if it has none
 
     @property
     def created_at(self) -> int:
@@ -201,6 +203,7 @@ def fold(job: JobRecord | None, transition: JobTransition) -> JobRecord:
             located,
             transition.progress,
             transition.priority,
+            transition.group,
         )
     is_later = (at, transition.queue, transition.message_id) > (job.updated_at, job.queue, job.message_id)
     redriven_at, deaths = job.redriven_at, job.deaths
@@ -231,6 +234,7 @@ def fold(job: JobRecord | None, transition: JobTransition) -> JobRecord:
         max(located, job.located) if located and job.located else located or job.located,
         max(transition.progress, job.progress) if transition.progress and job.progress else transition.progress or job.progress,
         max(transition.priority, job.priority),
+        max(transition.group, job.group),
     )
 
 
@@ -324,6 +328,7 @@ def job_of(record: JobRecord, now: int) -> Job:
         lease_until=rfc3339(step.lease_until) if status is JobStatus.LEASED else None,
         expires_at=rfc3339(record.expires_at) if has_expiry else None,
         priority=_SHOWN_PRIORITIES.get(record.priority),
+        group_id=record.group or None,
         progress=_progress_of(record.progress) if record.progress else None,
     )
 

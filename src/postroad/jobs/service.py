@@ -78,6 +78,7 @@ class JobService:
             until=until,
             correlation_id=query.correlation_id,
             message_id=query.message_id,
+            group_id=query.group_id,
             globs=_globs(caller),
             limit=query.limit,
             before=before,
@@ -151,5 +152,6 @@ def _matches(job: Job, request: PageRequest) -> bool:
         and (request.status is None or job.status == request.status)
         and (request.correlation_id is None or job.correlation_id == request.correlation_id)
         and (request.message_id is None or job.message_id == request.message_id)
+        and (request.group_id is None or job.group_id == request.group_id)
         and _is_allowed(job, request.globs)
     )

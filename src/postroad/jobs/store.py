@@ -17,7 +17,7 @@ import msgspec
 from postroad.jobs.event_decoder import Batch, EventLine
 from postroad.jobs.rules import UNFINISHED, JobRecord, Purge, ended_at, expiry_of, fold, status_until, with_purge
 
-SCHEMA_VERSION = 2  # of the tables and of the encoded job
+SCHEMA_VERSION = 3  # of the tables and of the encoded job
 _LOAD_SIZES = (8, 64, 500)
 
 _SCHEMA = """
@@ -30,7 +30,7 @@ CREATE TABLE queues (id INTEGER PRIMARY KEY, tenant INTEGER NOT NULL, name TEXT 
 CREATE TABLE jobs (
     number INTEGER PRIMARY KEY, tenant INTEGER NOT NULL, job TEXT NOT NULL, queue INTEGER NOT NULL, message TEXT NOT NULL,
     correlation TEXT, status TEXT NOT NULL, created_at INTEGER NOT NULL, begun_at INTEGER NOT NULL, changes_at INTEGER,
-    body BLOB NOT NULL
+    body BLOB NOT NULL, "group" TEXT
 );
 CREATE UNIQUE INDEX jobs_by_id ON jobs (tenant, job);
 CREATE INDEX jobs_newest ON jobs (tenant, created_at);
@@ -38,6 +38,7 @@ CREATE INDEX jobs_of_queue ON jobs (queue, created_at);
 CREATE INDEX jobs_of_status ON jobs (tenant, status, created_at);
 CREATE INDEX jobs_of_queue_and_status ON jobs (queue, status, created_at);
 CREATE INDEX jobs_of_correlation ON jobs (tenant, correlation, created_at) WHERE correlation IS NOT NULL;
+CREATE INDEX jobs_of_group ON jobs (tenant, "group", created_at) WHERE "group" IS NOT NULL;
 CREATE INDEX jobs_of_message ON jobs (tenant, message);
 CREATE INDEX jobs_changing ON jobs (changes_at) WHERE changes_at IS NOT NULL;
 CREATE TABLE events (
@@ -49,10 +50,11 @@ CREATE TABLE purges (
 ) WITHOUT ROWID;
 """
 
-_INSERT = """INSERT INTO jobs (tenant, job, queue, message, correlation, status, created_at, begun_at, changes_at, body, number)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+_INSERT = """INSERT INTO jobs
+(tenant, job, queue, message, correlation, "group", status, created_at, begun_at, changes_at, body, number)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 _UPDATE = "UPDATE jobs SET status = ?, changes_at = ?, body = ? WHERE number = ?"
-_MOVE = """UPDATE jobs SET tenant = ?, job = ?, queue = ?, message = ?, correlation = ?, status = ?, created_at = ?,
+_MOVE = """UPDATE jobs SET tenant = ?, job = ?, queue = ?, message = ?, correlation = ?, "group" = ?, status = ?, created_at = ?,
 begun_at = ?, changes_at = ?, body = ? WHERE number = ?"""
 _PURGED = f"""SELECT number, body FROM jobs INDEXED BY jobs_of_queue_and_status
 WHERE queue = ? AND status IN ({", ".join(f"'{status}'" for status in UNFINISHED)}) AND created_at < ? AND begun_at < ?
@@ -234,6 +236,7 @@ class Store:
             queue,
             job.message_id,
             job.correlation_id,
+            job.group or None,
             status,
             job.created_at,
             job.begun_at,
@@ -302,7 +305,7 @@ class Store:
 
 def _lookup_columns(job: JobRecord) -> tuple[object, ...]:
     """The columns that a job is looked up by, apart from its status."""
-    return job.queue, job.message_id, job.correlation_id, job.created_at, job.begun_at
+    return job.queue, job.message_id, job.correlation_id, job.group, job.created_at, job.begun_at
 
 
 def _event_rows(lines: Iterable[EventLine], numbers: dict[tuple[str, str], int]) -> Iterator[tuple[object, ...]]:

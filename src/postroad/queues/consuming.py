@@ -1,7 +1,7 @@
 """Pulling: deliveries become leases. Delivery is at least once."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TypeVar
 
 import structlog
@@ -10,10 +10,12 @@ from postroad.api.queues import Message, Priority
 from postroad.jetstream.deliveries import ACK, Acknowledgement, Delivery, DeliveryRef, nak
 from postroad.jetstream.pull_consumer import PullConsumer
 from postroad.kernel.context import RequestContext
+from postroad.kernel.json import invalid_field
 from postroad.queues import job_events, metrics
 from postroad.queues.events import JobEvent
 from postroad.queues.lease_operations import LeaseOperations, transition_of
 from postroad.queues.lease_states import Step, Transition
+from postroad.queues.ordered_leases import MakeMessage
 from postroad.queues.records import (
     MAX_ATTEMPTS_REACHED,
     QueueRecord,
@@ -36,32 +38,72 @@ class Consumer(LeaseOperations):
     """Pulls messages, and ends or extends their leases."""
 
     async def pull(
-        self, context: RequestContext, queue: str, *, count: int, visibility_timeout_ms: int | None, wait_ms: int
-    ) -> list[Message]:
-        """Lease up to `count` messages; wait up to `wait_ms` for the first. Raises QueueNotFound, EngineUnavailable."""
-        return await self.pull_as(
-            message_of, context, queue, count=count, visibility_timeout_ms=visibility_timeout_ms, wait_ms=wait_ms
-        )
-
-    async def pull_as(
         self,
-        make: "Callable[[StoredMessage, int, str, int], T]",
         context: RequestContext,
         queue: str,
         *,
         count: int,
         visibility_timeout_ms: int | None,
         wait_ms: int,
+        per_group: int | None = None,
+        receive_id: str | None = None,
+    ) -> list[Message]:
+        """Lease up to `count` messages; wait up to `wait_ms` for the first. Raises QueueNotFound, EngineUnavailable.
+
+        Of an ordered queue, at most `per_group` of each group; a repeated `receive_id` returns the same messages.
+        Raises BodyInvalid if these are given for another queue.
+        """
+        return await self.pull_as(
+            message_of,
+            context,
+            queue,
+            count=count,
+            visibility_timeout_ms=visibility_timeout_ms,
+            wait_ms=wait_ms,
+            per_group=per_group,
+            receive_id=receive_id,
+        )
+
+    async def pull_as(
+        self,
+        make: "MakeMessage[T]",
+        context: RequestContext,
+        queue: str,
+        *,
+        count: int,
+        visibility_timeout_ms: int | None,
+        wait_ms: int,
+        per_group: int | None = None,
+        receive_id: str | None = None,
     ) -> list[T]:
-        """Like `pull`, with messages made of the stored one, the attempt, the receipt and the time of the first lease."""
+        """Like `pull`, with messages made of the stored one, the attempt, the receipt, the time of the first lease and, in an
+        ordered queue, the sequence."""
         record = self._lifecycle.cached(context.tenant, queue) or await self._lifecycle.find(context.tenant, queue)
         loop = asyncio.get_running_loop()
         until = loop.time() + wait_ms / 1000
+        if self.reports is not None:
+            self.reports.record_pull(record.stream, context.caller.key_id, self._clock())
         if visibility_timeout_ms is None:
             visibility_timeout_ms = record.settings.visibility_timeout_ms or 0
+        if record.is_ordered:
+            return await self._ordered.pull(
+                make,
+                context,
+                record,
+                count=count,
+                lease_ms=visibility_timeout_ms,
+                wait_ms=wait_ms,
+                per_group=per_group,
+                receive_id=receive_id,
+            )
+        if per_group is not None or receive_id is not None:
+            field = "receiveId" if per_group is None else "maxPerGroup"
+            raise invalid_field(f"$.{field}", f"the queue {record.name!r} is not ordered")
         while not record.has_priority:
             deliveries = await self._pull_consumer(record).pull(count, max(0.0, until - loop.time()))
             messages = await self._lease(make, record, context, deliveries, visibility_timeout_ms)
+            if len(deliveries) < count:
+                self._shares.consumers_wait(record)
             if messages:
                 return messages
             # Nothing, although there is time left: all deliveries became dead letters or were expired, or the queue has changed.
@@ -72,7 +114,7 @@ class Consumer(LeaseOperations):
 
     async def _pull_in_order(
         self,
-        make: "Callable[[StoredMessage, int, str, int], T]",
+        make: "MakeMessage[T]",
         record: QueueRecord,
         context: RequestContext,
         count: int,
@@ -98,7 +140,7 @@ class Consumer(LeaseOperations):
 
     async def _lease(
         self,
-        make: "Callable[[StoredMessage, int, str, int], T]",
+        make: "MakeMessage[T]",
         record: QueueRecord,
         context: RequestContext,
         deliveries: Sequence[Delivery],
@@ -138,12 +180,15 @@ class Consumer(LeaseOperations):
                 first_ms = now if one.ref.attempt == 1 else self._lease_log.first_lease_ms(record, one.ref.stream_sequence) or now
                 transitions.append(transition_of(one.ref, Step.LEASED, now, now + visibility_timeout_ms, first_ms=first_ms))
                 receipt = _receipt(one.ref, stored, now, now + visibility_timeout_ms, priority)
-                messages.append(make(stored, one.ref.attempt, self._signer.sign(record.owner, receipt.to_bytes()), first_ms))
+                signed = self._signer.sign(record.owner, receipt.to_bytes())
+                messages.append(make(stored, one.ref.attempt, signed, first_ms, None))
                 if receipt.attempt == 1:
                     metrics.queue_wait.observe(max(0, now - stored.at) / 1000)
                 leased.append(job_events.leased(record, receipt, stored.at))
         await pull_consumer.send_acknowledgements(leases)
         self._lease_log.record(record, transitions)
+        if self.reports is not None:
+            self.reports.record_leases(record.stream, record.incarnation, context.caller.key_id, transitions)
         self._outbox.record(context, *leased)
         metrics.leased.add(context.tenant, len(messages))
         if expired:

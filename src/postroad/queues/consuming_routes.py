@@ -1,11 +1,20 @@
 """HTTP routes of consumers: pull, ack, nack, extend."""
 
-from collections.abc import Sequence
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Protocol
 
 from msgspec import UNSET, Meta
 
-from postroad.api.queues import AlreadySettled, JobWasCancelled, LeaseExpired, Pulled, PullRequest, QueueNotFound, ReceiptInvalid
+from postroad.api.queues import (
+    AlreadySettled,
+    JobWasCancelled,
+    LeaseExpired,
+    Message,
+    Pulled,
+    PullRequest,
+    QueueNotFound,
+    ReceiptInvalid,
+)
 from postroad.api.receipts import (
     Acked,
     AckRequest,
@@ -25,6 +34,7 @@ from postroad.http.request import Request
 from postroad.http.response import Response
 from postroad.http.routing import Route
 from postroad.kernel.clock import rfc3339
+from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import Draining, EngineUnavailable, PostroadError
 from postroad.kernel.identity import Scope
 from postroad.kernel.json import invalid_field
@@ -35,11 +45,47 @@ from postroad.queues.progress import ProgressReports
 _RECEIPT_ERRORS = (QueueNotFound, ReceiptInvalid, LeaseExpired, AlreadySettled, EngineUnavailable)
 
 
+class LeasedQueue(Protocol):
+    """A queue with a reserved name that is not a stream of its own. The methods are those of `Consumer`."""
+
+    async def pull(
+        self,
+        context: RequestContext,
+        queue: str,
+        *,
+        count: int,
+        visibility_timeout_ms: int | None,
+        wait_ms: int,
+        per_group: int | None = None,
+        receive_id: str | None = None,
+    ) -> list[Message]: ...
+
+    async def ack(
+        self, context: RequestContext, queue: str, receipt_ids: Sequence[str], *, accepts_expired: bool = False
+    ) -> list[PostroadError | None]: ...
+
+    async def nack(
+        self, context: RequestContext, queue: str, receipt_ids: Sequence[str], request: NackRequest
+    ) -> list[PostroadError | None]: ...
+
+    async def extend(
+        self, context: RequestContext, queue: str, receipt_ids: Sequence[str], visibility_timeout_ms: int
+    ) -> list[ExtendedLease | PostroadError]: ...
+
+
 class ConsumingRoutes:
+    """`reserved` are queues by name that other capabilities serve."""
+
     def __init__(
-        self, consumer: Consumer, progress: ProgressReports, tenant_settings: TenantSettingsStore, *, wait_ms_max: int
+        self,
+        consumer: Consumer,
+        progress: ProgressReports,
+        tenant_settings: TenantSettingsStore,
+        reserved: Mapping[str, LeasedQueue],
+        *,
+        wait_ms_max: int,
     ) -> None:
-        self._consumer, self._progress = consumer, progress
+        self._consumer, self._progress, self._reserved = consumer, progress, reserved
         self._tenant_settings, self._wait_ms_max = tenant_settings, wait_ms_max
 
     def table(self) -> Sequence[Route]:
@@ -130,15 +176,21 @@ class ConsumingRoutes:
         if body.wait_ms > self._wait_ms_max:
             raise invalid_field("$.waitMs", f"at most {self._wait_ms_max} are allowed")
         self._check_visibility_timeout(request, body.visibility_timeout_ms)
-        pulling = self._consumer.pull(
+        queue = request.parameters["queue"]
+        pulling = self._queue(queue).pull(
             request.context,
-            request.parameters["queue"],
+            queue,
             count=body.max_messages,
             visibility_timeout_ms=body.visibility_timeout_ms,
             wait_ms=body.wait_ms,
+            per_group=body.max_per_group,
+            receive_id=body.receive_id,
         )
         messages = await request.cancel_on_disconnect(pulling) if body.wait_ms else await pulling
         return Response(Pulled(messages), list_field="messages")
+
+    def _queue(self, name: str) -> LeasedQueue:
+        return self._reserved.get(name, self._consumer) if name.startswith("_") else self._consumer
 
     def _check_visibility_timeout(self, request: Request, timeout_ms: int | None) -> None:
         limit = self._tenant_settings.of(request.caller.tenant).receipt_ttl_max_ms
@@ -149,7 +201,7 @@ class ConsumingRoutes:
         body: AckRequest = request.body
         receipts = body.receipt_list()
         queue = request.parameters["queue"]
-        errors = await self._consumer.ack(request.context, queue, receipts, accepts_expired=body.expired)
+        errors = await self._queue(queue).ack(request.context, queue, receipts, accepts_expired=body.expired)
         return _ack_response(body, receipts, errors)
 
     async def nack(self, request: Request) -> Response:
@@ -157,14 +209,16 @@ class ConsumingRoutes:
         if body.action == "dlq" and body.delay_ms is not None:
             raise invalid_field("$.delayMs", "a dead letter has no delay; leave it out with the action dlq")
         receipts = body.receipt_list()
-        errors = await self._consumer.nack(request.context, request.parameters["queue"], receipts, body)
+        queue = request.parameters["queue"]
+        errors = await self._queue(queue).nack(request.context, queue, receipts, body)
         return _ack_response(body, receipts, errors)
 
     async def extend(self, request: Request) -> Response:
         body: ExtendRequest = request.body
         receipts = body.receipt_list()
         self._check_visibility_timeout(request, body.visibility_timeout_ms)
-        leases = await self._consumer.extend(request.context, request.parameters["queue"], receipts, body.visibility_timeout_ms)
+        queue = request.parameters["queue"]
+        leases = await self._queue(queue).extend(request.context, queue, receipts, body.visibility_timeout_ms)
         if body.receipt_id is UNSET:
             results = [_extended_item(receipt, lease) for receipt, lease in zip(receipts, leases, strict=True)]
             return Response(ExtendedMany(ok=all(result.ok for result in results), results=results))

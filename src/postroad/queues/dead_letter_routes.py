@@ -23,6 +23,7 @@ from postroad.http.routing import Command, Route
 from postroad.kernel.errors import EngineUnavailable, PreconditionFailed
 from postroad.kernel.identity import Scope
 from postroad.kernel.json import invalid_field
+from postroad.queues.dead_letter_groups import groups_of
 from postroad.queues.dead_letters import DeadLetters
 from postroad.queues.lifecycle import QueueLifecycle
 from postroad.queues.message_moves import MessageMover
@@ -50,7 +51,7 @@ class DeadLetterRoutes:
                 query=DeadLetterQuery,
                 response=DeadPage | DeadGroups,
                 errors=errors,
-                description="Oldest first, or counted by reason with `groupBy=reason`. "
+                description="Oldest first, or with `order=newest` newest first; or counted by cause with `groupBy=error`. "
                 "One request searches some thousands of dead letters; `nextCursor` continues the search.",
                 allows_admin=True,
             ),
@@ -134,21 +135,30 @@ class DeadLetterRoutes:
         record = await self._queue(request)
         total = await self._dead_letters.count(record)
         wanted = msgspec.convert(query, DeadLetterFilter, from_attributes=True)
-        position = query.cursor or 1
         if query.group_by is not None:
-            groups, grouped = await self._dead_letters.groups(record, wanted, position)
+            grouped = await self._dead_letters.grouped(record, wanted, query.cursor or 1, query.group_by)
+            groups, others, histogram = groups_of(grouped.items)
             return Response(
                 DeadGroups(
                     groups=groups,
+                    others=others,
+                    histogram=histogram,
                     next_cursor=grouped.next_cursor,
                     scanned=grouped.scanned,
                     matched=len(grouped.items),
                     total=total,
                 )
             )
-        found = await self._dead_letters.page(record, wanted, limit=query.limit, from_sequence=position)
+        found = await self._dead_letters.page(
+            record,
+            wanted,
+            limit=query.limit,
+            from_sequence=query.cursor or 1,
+            before_sequence=query.cursor,
+            is_newest_first=query.order == "newest",
+        )
         page = DeadPage(
-            items=[dead_message_of(one.letter, one.message, query.body_max) for one in found.items],
+            items=[dead_message_of(one.letter, one.message, query.body_max, one.sequence) for one in found.items],
             next_cursor=found.next_cursor,
             scanned=found.scanned,
             matched=len(found.items),
@@ -158,7 +168,7 @@ class DeadLetterRoutes:
 
     async def get_dead_letter(self, request: Request) -> Response:
         found = await self._dead_letters.find(await self._queue(request), request.parameters["message"])
-        return Response(dead_message_of(found.letter, found.message, BODY_MAX))
+        return Response(dead_message_of(found.letter, found.message, BODY_MAX, found.sequence))
 
     async def delete_dead_letter(self, request: Request) -> Response:
         await self._dead_letters.delete(request.context, await self._queue(request), request.parameters["message"])

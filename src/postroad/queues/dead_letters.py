@@ -9,15 +9,14 @@ one source among them.
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import msgspec
 import structlog
 
-from postroad.api.dead_letters import DeadGroup, DeadLetterFilter
+from postroad.api.dead_letters import DeadLetterFilter
 from postroad.api.queues import DeadLetterOrigin, MessageFilter, MessageNotFound
 from postroad.governance.audit import Audit
 from postroad.jetstream import stream_reader
@@ -29,6 +28,7 @@ from postroad.jetstream.stream_reader import Entry, time_ms
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.context import RequestContext
 from postroad.kernel.names import dead_stream, escape
+from postroad.queues.dead_letter_groups import GroupedLetter, group_key, group_of_letter
 from postroad.queues.filters import CompiledFilter
 from postroad.queues.message_writes import message_write
 from postroad.queues.records import (
@@ -43,12 +43,13 @@ from postroad.queues.records import (
     with_last_error,
 )
 from postroad.queues.rules import epoch_ms
-from postroad.queues.scan import ScanRange, ScanResult, scan
+from postroad.queues.scan import SCANNED_MAX, ScanRange, ScanResult, scan
+from postroad.telemetry.flow_counters import FlowCounters
 
 FAILURES_BUCKET = "postroad_failures"
 _FAILURE_SECONDS = 15 * 86_400
 _REASON_CHARS_MAX = 1000
-_GROUPED_MAX = 1000
+_GROUPED_MAX = 20_000
 _DELETE_CHUNK_SIZE = 100
 _COUNT_CHUNK_SIZE = 10_000
 _ANY = CompiledFilter(MessageFilter())
@@ -76,8 +77,9 @@ class DeadLetters:
         clock: Clock,
         *,
         replicas: int,
+        flows: FlowCounters,
     ) -> None:
-        self._connection, self._committers, self._failures = connection, committers, failures
+        self._connection, self._committers, self._failures, self._flows = connection, committers, failures, flows
         self._audit, self._clock, self._replicas = audit, clock, replicas
         self._ensured: set[str] = set()
         self.find_queue: Callable[[str, str], QueueRecord | None] = lambda _tenant, _name: None
@@ -153,6 +155,8 @@ class DeadLetters:
         # The id contains the sequence in the queue: a redriven message that is dead-lettered again is not a duplicate.
         unique_id = f"{record.incarnation}/{sequence}/{attempts}"
         queue = self.queue_of(record)
+        target = f"dead:{record.name}" if queue is None else f"queue:{queue.name}"
+        self._flows.add(record.tenant, f"queue:{record.name}", target, 0, failed=1)
         if queue is not None:
             write = message_write(queue, _with_origin(message, record.name, letter), 0, unique_id)
             await self._committers.of(queue.stream).append(write, uses_reserve=True)
@@ -172,10 +176,15 @@ class DeadLetters:
         *,
         limit: int,
         from_sequence: int = 1,
+        before_sequence: int | None = None,
+        is_newest_first: bool = False,
+        scanned_max: int = SCANNED_MAX,
     ) -> ScanResult[StoredDeadLetter]:
         compiled, read = CompiledFilter(wanted), self._reader(record)
         scanned = self._range(record, wanted, from_sequence)
-        return await scan(self._connection, scanned, lambda entry: read(entry, compiled, wanted), limit)
+        if is_newest_first:
+            scanned = replace(scanned, from_sequence=1, end_sequence=before_sequence, is_newest_first=True)
+        return await scan(self._connection, scanned, lambda entry: read(entry, compiled, wanted), limit, scanned_max=scanned_max)
 
     def _reader(self, record: QueueRecord) -> "Callable[[Entry, CompiledFilter, DeadLetterFilter], StoredDeadLetter | None]":
         return _read if self.queue_of(record) is None else partial(_read_queued, record.name)
@@ -192,16 +201,21 @@ class DeadLetters:
 
         return await scan(self._connection, self._range(record, wanted, from_sequence), convert, limit, bytes_max=None)
 
-    async def groups(
-        self, record: QueueRecord, wanted: DeadLetterFilter, from_sequence: int
-    ) -> tuple[list[DeadGroup], ScanResult[tuple[str, int]]]:
-        """Count the dead letters of one scan by reason, largest group first."""
-        found = await self._reasons(record, wanted, _GROUPED_MAX, from_sequence)
-        groups = []
-        for reason, count in Counter(reason for reason, _ in found.items).most_common():
-            times = [dead_at for one, dead_at in found.items if one == reason]
-            groups.append(DeadGroup(reason=reason, count=count, first_at=rfc3339(min(times)), last_at=rfc3339(max(times))))
-        return groups, found
+    async def grouped(
+        self, record: QueueRecord, wanted: DeadLetterFilter, from_sequence: int, group_by: str
+    ) -> ScanResult[GroupedLetter]:
+        """What groups need of the dead letters of one scan."""
+        compiled, read, key = CompiledFilter(wanted), self._reader(record), group_key(group_by)
+
+        def convert(entry: Entry) -> GroupedLetter | None:
+            found = read(entry, compiled, wanted)
+            if found is None:
+                return None
+            letter, message = found.letter, found.message
+            return GroupedLetter(key(letter, message), letter.dead_at, message.id, letter.last_error or letter.reason)
+
+        scanned = self._range(record, wanted, from_sequence)
+        return await scan(self._connection, scanned, convert, _GROUPED_MAX, bytes_max=None)
 
     async def find(self, record: QueueRecord, message_id: str) -> StoredDeadLetter:
         """Raises MessageNotFound."""
@@ -315,10 +329,6 @@ def _read_queued(source: str, entry: Entry, compiled: CompiledFilter, wanted: De
     origin = message.dead
     if origin is None or origin.queue != source or not compiled.matches(message):
         return None
-    if (wanted.reason is not None and origin.reason != wanted.reason) or (
-        wanted.error is not None and wanted.error not in (origin.last_error or origin.reason)
-    ):
-        return None
     letter = DeadLetter(
         v=1,
         reason=origin.reason,
@@ -327,7 +337,7 @@ def _read_queued(source: str, entry: Entry, compiled: CompiledFilter, wanted: De
         dead_at=time_ms(origin.dead_at),
         message=msgspec.Raw(entry.payload),
     )
-    return StoredDeadLetter(entry.sequence, letter, message)
+    return StoredDeadLetter(entry.sequence, letter, message) if _is_wanted(letter, message, wanted) else None
 
 
 def _read(entry: Entry, compiled: CompiledFilter = _ANY, wanted: DeadLetterFilter = _EVERY) -> StoredDeadLetter | None:
@@ -341,11 +351,18 @@ def _read(entry: Entry, compiled: CompiledFilter = _ANY, wanted: DeadLetterFilte
     except (ValueError, RecursionError, OverflowError, OSError):
         log.error("dead_letter_unreadable", subject=entry.subject, sequence=entry.sequence)
         return None
-    if (wanted.reason is not None and letter.reason != wanted.reason) or not compiled.matches(message):
-        return None
-    if wanted.error is not None and wanted.error not in (letter.last_error or letter.reason):
+    if not compiled.matches(message) or not _is_wanted(letter, message, wanted):
         return None
     return StoredDeadLetter(entry.sequence, letter, message)
+
+
+def _is_wanted(letter: DeadLetter, message: StoredMessage, wanted: DeadLetterFilter) -> bool:
+    return (
+        (wanted.redrive is None or message.redrive == wanted.redrive)
+        and (wanted.reason is None or letter.reason == wanted.reason)
+        and (wanted.error is None or wanted.error in (letter.last_error or letter.reason))
+        and (wanted.error_group is None or group_of_letter(letter) == wanted.error_group)
+    )
 
 
 def _failure_key(record: QueueRecord, message_id: str) -> str:

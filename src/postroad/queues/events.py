@@ -41,8 +41,31 @@ class JobQueued(JobEvent, frozen=True, kw_only=True, tag="job.queued"):
     expires_at: str | None = None
     priority: str = "normal"
     correlation_id: str | None = None
+    group_id: str | None = None
     key_id: str = ""
     request_id: str = ""
+
+
+class MessageArchived(QueueEvent, frozen=True, kw_only=True, tag="message.archived"):
+    """A message of a queue with `archive`: the line after the `job.queued` of its job, in the same frame.
+
+    `payload` and `headers` are JSON texts, the payload as it was sent; null if it is too large, then only `payload_hash` (hex of
+    SHA-256) is stored. `timestamp` is when it was published.
+    """
+
+    stream: ClassVar[str] = "JOBS"
+    table: ClassVar[str] = "messages"
+    is_attached: ClassVar[bool] = True
+
+    version: int = 1
+    job_id: str
+    message_id: str
+    queue: str
+    payload: str | None = None
+    payload_hash: str | None = None
+    payload_bytes: int = 0
+    headers: str | None = None
+    correlation_id: str | None = None
 
 
 class JobLeased(JobEvent, frozen=True, kw_only=True, tag="job.leased"):
@@ -212,8 +235,8 @@ class QueueDeleted(QueueEvent, frozen=True, kw_only=True, tag="queue.deleted"):
 
 class QueueSampled(QueueEvent, frozen=True, kw_only=True, tag="queue.sampled"):
     """Stats of a queue: every few seconds for queues with messages, less often for others. `seconds` is the time since the
-    previous sample, `waiting` the number of waiting pulls, `oldest_age_ms` the age of the oldest message. `overdue` messages are
-    also `ready`."""
+    previous sample, `waiting` the number of waiting pulls, `oldest_age_ms` the age of the oldest message. `overdue` and
+    `deferred` messages are also `ready`."""
 
     resource: ClassVar[tuple[str, str] | None] = ("queue", "queue")
 
@@ -231,10 +254,12 @@ class QueueSampled(QueueEvent, frozen=True, kw_only=True, tag="queue.sampled"):
     seconds: float
     overdue: int = 0
     retrying: int = 0
+    deferred: int = 0
 
 
 EVENTS: tuple[type[Event], ...] = (
     JobQueued,
+    MessageArchived,
     JobLeased,
     JobExtended,
     JobProgressed,

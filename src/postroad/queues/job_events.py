@@ -3,6 +3,9 @@
 The outbox fills ids and times that are left out. Events of operations that can be repeated have ids that repeat, too.
 """
 
+import msgspec
+
+from postroad.kernel.archived_text import archived_text
 from postroad.kernel.clock import rfc3339
 from postroad.queues.events import (
     JobCancelled,
@@ -17,9 +20,17 @@ from postroad.queues.events import (
     JobRedriven,
     JobRequeued,
     JobRetried,
+    MessageArchived,
+    QueueEvent,
 )
 from postroad.queues.records import CancelledMessage, DeadLetter, QueueRecord, Receipt, StoredMessage
 from postroad.tasks.rules import TaskRecord
+
+
+def first_events(record: QueueRecord, message: StoredMessage, delay_ms: int, sequence: int) -> tuple[QueueEvent, ...]:
+    """The first event of a job, and the archived message if the queue has `archive`."""
+    event = queued(record, message, delay_ms, len(bytes(message.payload)), sequence)
+    return (event, archived(record, message)) if record.settings.archive else (event,)
 
 
 def queued(record: QueueRecord, message: StoredMessage, delay_ms: int, size: int, sequence: int) -> JobQueued:
@@ -37,6 +48,23 @@ def queued(record: QueueRecord, message: StoredMessage, delay_ms: int, size: int
         delay_ms=delay_ms,
         expires_at=rfc3339(expires_at) if expires_at else None,
         priority=message.priority,
+        correlation_id=message.corr,
+        group_id=message.group or None,
+    )
+
+
+def archived(record: QueueRecord, message: StoredMessage) -> MessageArchived:
+    payload = archived_text(bytes(message.payload))
+    return MessageArchived(
+        event_id=f"{message.id}/archived",
+        timestamp=rfc3339(message.at),
+        job_id=message.job,
+        message_id=message.id,
+        queue=record.name,
+        payload=payload.text,
+        payload_hash=payload.digest,
+        payload_bytes=payload.size,
+        headers=msgspec.json.encode(message.headers).decode() if message.headers else None,
         correlation_id=message.corr,
     )
 

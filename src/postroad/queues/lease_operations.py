@@ -9,7 +9,7 @@ from postroad.api.receipts import NackRequest
 from postroad.crypto.signing import Signer
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.deliveries import ACK, Acknowledgement, DeliveryRef, nak
-from postroad.jetstream.management import consumer_state
+from postroad.jetstream.management import consumer_state, delete_message
 from postroad.jetstream.ordered_pull import OrderedPull
 from postroad.jetstream.pull_consumer import PullConsumer
 from postroad.jetstream.replicated_table import ReplicatedTable
@@ -20,10 +20,14 @@ from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import PostroadError
 from postroad.queues import job_events, metrics
 from postroad.queues.cancelled_messages import CancelledMessages
+from postroad.queues.consumer_activity import ConsumerReports
 from postroad.queues.dead_letters import DeadLetters
+from postroad.queues.deferred_messages import DeferredMessages, is_deferred_entry
+from postroad.queues.group_shares import GroupShares
 from postroad.queues.lease_log import LeaseLog
 from postroad.queues.lease_states import Step, Transition
 from postroad.queues.lifecycle import QueueLifecycle
+from postroad.queues.ordered_leases import REJECTED, OrderedLeases
 from postroad.queues.receipt_verification import ReceiptVerification
 from postroad.queues.records import (
     MAX_ATTEMPTS_REACHED,
@@ -34,11 +38,10 @@ from postroad.queues.records import (
     decode_message,
     priority_of,
 )
-from postroad.queues.rules import PULL_ORDERS, is_last_attempt, retry_delay_ms
+from postroad.queues.rules import PULL_ORDERS, delay_after_nack_ms, is_final_nack
 from postroad.queues.throughput import Throughput
 from postroad.telemetry.outbox import Outbox
 
-REJECTED = "rejected by the consumer"
 _NACK_STEPS = {"retry": Step.RETRIED, "requeue": Step.REQUEUED, "dlq": Step.DEAD_LETTERED}
 
 
@@ -63,12 +66,17 @@ class LeaseOperations(ReceiptVerification):
         signer: Signer,
         throughput: Throughput,
         clock: Clock,
+        ordered: OrderedLeases,
+        deferred: DeferredMessages,
+        shares: GroupShares,
     ) -> None:
+        self._ordered, self._deferred, self._shares = ordered, deferred, shares
         self._connection, self._lifecycle, self._dead_letters, self._outbox = connection, lifecycle, dead_letters, outbox
         self._cancelled, self._lease_log = cancelled, lease_log
         self._signer, self._throughput, self._clock = signer, throughput, clock
         self._pull_consumers: dict[str, PullConsumer] = {}  # of the priority `normal`, by stream
         self._ordered_pulls: dict[str, OrderedPull[Priority]] = {}  # of queues with different priorities, by stream
+        self.reports: ConsumerReports | None = None  # set where activity is reported by key
         table.on_change(self._queue_changed)
 
     def waiting_pulls(self) -> dict[str, int]:
@@ -77,17 +85,20 @@ class LeaseOperations(ReceiptVerification):
         for stream, ordered in self._ordered_pulls.items():
             if ordered.waiting:
                 waiting[stream] = waiting.get(stream, 0) + ordered.waiting
-        return waiting
+        return waiting | self._ordered.waiting_pulls()
 
     async def ack(
         self, context: RequestContext, queue: str, receipt_ids: Sequence[str], *, accepts_expired: bool = False
     ) -> list[PostroadError | None]:
         """Return once none of the messages can be delivered again; the error of each invalid receipt. Idempotent.
 
-        `accepts_expired`: any receipt of a message removes it, also after its lease has ended.
-        Raises QueueNotFound, EngineUnavailable.
+        `accepts_expired`: any receipt of a message removes it, also after its lease has ended; in an ordered queue, any receipt
+        of a lease that lasts. Raises QueueNotFound, EngineUnavailable.
         """
-        record, receipts = await self._verify(context, queue, receipt_ids, Step.ACKED)
+        record = await self._record(context.tenant, queue)
+        if record.is_ordered:
+            return await self._ordered.ack(context, record, receipt_ids, follows_extensions=accepts_expired)
+        receipts = self._verify(record, receipt_ids, Step.ACKED)
         if accepts_expired:
             receipts = [
                 await self._expired_receipt(record, text) if isinstance(one, LeaseExpired | AlreadySettled) else one
@@ -99,17 +110,24 @@ class LeaseOperations(ReceiptVerification):
         self._lease_log.record(record, [transition_of(receipt, Step.ACKED, now) for receipt in valid])
         await self._outbox.commit(context, *(job_events.done(record, receipt, now) for receipt in valid))
         metrics.acked.add(context.tenant, len(valid))
-        self._throughput.add_completed(record.stream, len(valid))
+        self._throughput.add_completed(record, len(valid), context.caller.key_id)
+        if self.reports is not None:
+            leased_at_ms = [receipt.leased_at_ms for receipt in valid]
+            self.reports.record_acks(record.stream, context.caller.key_id, now, leased_at_ms)
         return [receipt if isinstance(receipt, PostroadError) else None for receipt in receipts]
 
     async def remove(self, context: RequestContext, queue: str, receipt_ids: Sequence[str]) -> None:
         """Remove messages that were stored elsewhere: their jobs have not ended. Raises QueueNotFound, EngineUnavailable."""
-        record, receipts = await self._verify(context, queue, receipt_ids, Step.ACKED)
+        record = await self._record(context.tenant, queue)
+        if record.is_ordered:
+            await self._ordered.ack(context, record, receipt_ids, ends_jobs=False)
+            return
+        receipts = self._verify(record, receipt_ids, Step.ACKED)
         valid = [receipt for receipt in receipts if isinstance(receipt, Receipt)]
         await self._acknowledge(record, [(receipt, ACK) for receipt in valid])
         now = self._clock()
         self._lease_log.record(record, [transition_of(receipt, Step.ACKED, now) for receipt in valid])
-        self._throughput.add_completed(record.stream, len(valid))
+        self._throughput.add_completed(record, len(valid))
 
     async def nack(
         self, context: RequestContext, queue: str, receipt_ids: Sequence[str], request: NackRequest
@@ -119,13 +137,16 @@ class LeaseOperations(ReceiptVerification):
         A retry after the last attempt dead-letters the message. Raises QueueNotFound, EngineUnavailable.
         """
         step = _NACK_STEPS[request.action]
-        record, receipts = await self._verify(context, queue, receipt_ids, step)
+        record = await self._record(context.tenant, queue)
+        if record.is_ordered:
+            return await self._ordered.nack(context, record, receipt_ids, request)
+        receipts = self._verify(record, receipt_ids, step)
         outcomes = [receipt if isinstance(receipt, PostroadError) else None for receipt in receipts]
         valid = [(index, receipt) for index, receipt in enumerate(receipts) if isinstance(receipt, Receipt)]
         entries = await self._stored(record, [receipt for _, receipt in valid])
         redelivered, transitions = [], []
         for (index, receipt), entry in zip(valid, entries, strict=True):
-            if _is_final(record, receipt, request):
+            if is_final_nack(record.settings, receipt.attempt, request.action):
                 outcomes[index] = await self._reject(record, context, receipt, entry, request)
                 if outcomes[index] is None:
                     transitions.append(transition_of(receipt, step, now := self._clock(), now, receipt.deadline_ms))
@@ -141,6 +162,8 @@ class LeaseOperations(ReceiptVerification):
                 for receipt, delay in zip(redelivered, delays, strict=True)
             ]
         await self._lease_log.commit(record, transitions)
+        if self.reports is not None:
+            self.reports.record_failures(record.stream, context.caller.key_id, len(transitions))
         return outcomes
 
     async def _reject(
@@ -155,7 +178,7 @@ class LeaseOperations(ReceiptVerification):
             record, stored, receipt.stream_sequence, receipt.attempt, reason, request.reason or None
         )
         await self._remove_dead(record, context, _delivery(receipt), receipt.priority, stored, letter)
-        self._throughput.add_completed(record.stream, 1)
+        self._throughput.add_completed(record, 1, context.caller.key_id, failed=1)
         return None
 
     async def _redeliver(
@@ -165,10 +188,11 @@ class LeaseOperations(ReceiptVerification):
         reason = request.reason or None
         if reason is not None:
             await asyncio.gather(*(self._dead_letters.record_failure(record, one.message_id, reason) for one in receipts))
-        delays = [_delay_ms(record, one, request) for one in receipts]
+        delays = [delay_after_nack_ms(record.settings, one.attempt, request.action, request.delay_ms) for one in receipts]
         await self._acknowledge(record, [(one, nak(delay)) for one, delay in zip(receipts, delays, strict=True)])
         now = self._clock()
         metrics.nacked.add(context.tenant, len(receipts))
+        self._throughput.add_completed(record, 0, context.caller.key_id, failed=len(receipts))
         is_retry = request.action == "retry"
         events = [
             job_events.retried(record, one, now, now + delay, reason)
@@ -181,6 +205,9 @@ class LeaseOperations(ReceiptVerification):
 
     async def redeliver_now(self, record: QueueRecord, entry: Entry, attempt: int) -> None:
         """Deliver a message at once that waits for its next attempt. Raises EngineUnavailable, QueueNotFound."""
+        if record.is_ordered:
+            await self._ordered.promote(record, entry)
+            return
         priority = priority_of(entry.subject)
         state = await consumer_state(self._connection, record.stream, record.consumer_of(priority))
         if state is None:
@@ -191,7 +218,19 @@ class LeaseOperations(ReceiptVerification):
         now = self._clock()
         await self._lease_log.commit(record, [Transition(entry.sequence, max(1, attempt), Step.PROMOTED, now, now)])
 
-    def forget(self, record: QueueRecord, sequence: int, attempt: int) -> None:
+    async def delete(self, record: QueueRecord, entry: Entry, attempt: int) -> bool:
+        """Delete a message from the queue, whether it is leased or not; false if it is not there any more."""
+        if record.is_ordered and not await self._ordered.remove(record, entry):
+            return False
+        if is_deferred_entry(record, entry):
+            return await self._deferred.remove(record, entry)
+        if not await delete_message(self._connection, record.stream, entry.sequence):
+            return False
+        if not record.is_ordered:
+            self._forget(record, entry.sequence, attempt)
+        return True
+
+    def _forget(self, record: QueueRecord, sequence: int, attempt: int) -> None:
         """Count a message as gone that was deleted from the queue."""
         self._lease_log.record(record, [Transition(sequence, max(1, attempt), Step.ACKED, self._clock())])
 
@@ -210,7 +249,13 @@ class LeaseOperations(ReceiptVerification):
         is accepted as long as the lease lasts, as extended with another receipt of the same delivery.
         Raises QueueNotFound, EngineUnavailable.
         """
-        record, receipts = await self._verify(context, queue, receipt_ids, Step.EXTENDED)
+        record = await self._record(context.tenant, queue)
+        if record.is_ordered:
+            outcomes = await self._ordered.extend(
+                context, record, receipt_ids, visibility_timeout_ms, follows_extensions=follows_extensions
+            )
+            return [one if isinstance(one, PostroadError) else ExtendedLease(*one) for one in outcomes]
+        receipts = self._verify(record, receipt_ids, Step.EXTENDED)
         if follows_extensions:
             receipts = [
                 self._extended_receipt(record, text) or one if isinstance(one, LeaseExpired) else one
@@ -241,7 +286,10 @@ class LeaseOperations(ReceiptVerification):
 
         Raises QueueNotFound, ReceiptInvalid, LeaseExpired, AlreadySettled, JobWasCancelled, EngineUnavailable.
         """
-        record, [receipt] = await self._verify(context, queue, [receipt_id], Step.EXTENDED)
+        record = await self._record(context.tenant, queue)
+        if record.is_ordered:
+            return record, await self._ordered.held_lease(record, receipt_id)
+        [receipt] = self._verify(record, [receipt_id], Step.EXTENDED)
         if not isinstance(receipt, Receipt):
             raise receipt or ReceiptInvalid("this is not a receipt of this queue")
         if await self._stored(record, [receipt]) == [None]:
@@ -326,16 +374,6 @@ class LeaseOperations(ReceiptVerification):
         for one in ordered.consumers.values() if ordered is not None else [normal]:
             if one is not None:
                 one.close(closed)
-
-
-def _is_final(record: QueueRecord, receipt: Receipt, request: NackRequest) -> bool:
-    return request.action == "dlq" or (request.action == "retry" and is_last_attempt(record.settings, receipt.attempt))
-
-
-def _delay_ms(record: QueueRecord, receipt: Receipt, request: NackRequest) -> int:
-    if request.delay_ms is not None:
-        return request.delay_ms
-    return retry_delay_ms(record.settings, receipt.attempt) if request.action == "retry" else 0
 
 
 def transition_of(

@@ -178,6 +178,13 @@ class QueueLeases:
         found = self._latest.get(sequence)
         return found if found is not None and found.step <= Step.REQUEUED and found.until_ms > self._now else None
 
+    def delivery_state(self, sequence: int, attempt: int) -> str:
+        """`leased`, `overdue`, or `settled`: ended in any way, or not known any more. `advance` first."""
+        found = self._latest.get(sequence)
+        if found is None or found.attempt != attempt or found.step not in LIVE:
+            return "settled"
+        return "leased" if found.until_ms > self._now else "overdue"
+
     def nack_of(self, sequence: int, attempt: int) -> Transition | None:
         """How the lease of a delivery was ended or shortened before its deadline."""
         return self._nacks.get((sequence, attempt))

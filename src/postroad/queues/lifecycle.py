@@ -1,12 +1,12 @@
 """Queue lifecycle: create, look up, update, pause, list, delete."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 
 import msgspec
 from msgspec import UNSET
 
-from postroad.api.queues import ANYWHERE, Priority, QueueNotFound, StrictQueueSettings
+from postroad.api.queues import Priority, QueueNotFound, StrictQueueSettings
 from postroad.governance.audit import Audit
 from postroad.governance.tenant_settings import TenantSettingsStore
 from postroad.jetstream import stream_reader
@@ -14,19 +14,21 @@ from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import StreamSpec, ensure_stream, pause_consumer, purge_stream, stream_info
 from postroad.jetstream.pull_consumer import ensure_work_consumer
 from postroad.jetstream.replicated_table import ReplicatedTable
-from postroad.jetstream.stream_lifecycle import INCARNATION, RecordState, StreamLifecycle
+from postroad.jetstream.stream_lifecycle import INCARNATION, RecordState, StreamLifecycle, refused_setting
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.context import RequestContext
-from postroad.kernel.errors import EngineRefused, Forbidden, InvalidParameter
+from postroad.kernel.errors import EngineRefused, Forbidden, InvalidParameter, PreconditionFailed
 from postroad.kernel.identity import Caller
 from postroad.kernel.ids import new_id
 from postroad.kernel.json import invalid_field
 from postroad.kernel.names import QUEUE_CHARS_MAX, escape, queue_name
 from postroad.queues.dead_letters import DeadLetters
 from postroad.queues.events import QueueChanged, QueueDeleted, QueuePurged
-from postroad.queues.records import PRIORITY, QueueRecord
+from postroad.queues.group_store import live_subject
+from postroad.queues.records import DEFERRED, PRIORITY, QueueRecord
 from postroad.queues.rules import consumer_lease_ms
 from postroad.queues.schemas import Schemas
+from postroad.regions.placement import Placements, tags_of
 from postroad.telemetry.outbox import Outbox
 
 QUEUES_BUCKET = "postroad_queues"
@@ -44,11 +46,12 @@ class QueueLifecycle:
         audit: Audit,
         dead_letters: DeadLetters,
         schemas: Schemas,
-        replicas: int,
+        placements: Placements,
     ) -> None:
         self._connection, self._table, self._outbox, self._clock = connection, table, outbox, clock
         self._tenant_settings, self._audit = tenant_settings, audit
-        self._dead_letters, self._schemas, self._replicas = dead_letters, schemas, replicas
+        self._dead_letters, self._schemas, self._placements = dead_letters, schemas, placements
+        self.reserved: Container[str] = ()  # names of queues that other capabilities serve
         dead_letters.find_queue = self.cached
         self._streams = StreamLifecycle(connection, table, clock, ensure=self._ensure_streams, release=dead_letters.remove_queue)
 
@@ -58,11 +61,16 @@ class QueueLifecycle:
         return record if record is not None and record.state is RecordState.READY else None
 
     async def find(self, tenant: str, name: str) -> QueueRecord:
-        """Raises QueueNotFound, InvalidParameter."""
+        """Raises QueueNotFound, InvalidParameter, and Forbidden for a reserved queue."""
+        self._check_reserved(name)
         record = await self._streams.await_ready(_key(tenant, queue_name(name)))
         if record is None:
             raise QueueNotFound(f"there is no queue {name!r}")
         return record
+
+    def _check_reserved(self, name: str) -> None:
+        if name in self.reserved:
+            raise Forbidden(f"the queue {name!r} is read-only: only pull, ack, nack and extend are allowed")
 
     async def find_or_create(self, context: RequestContext, name: str) -> QueueRecord:
         """Like `find`, but create a missing queue with default settings if the tenant's `autoCreateQueues` is on."""
@@ -80,6 +88,7 @@ class QueueLifecycle:
         Without settings an existing queue is not changed. Raises InvalidParameter, BodyInvalid, Forbidden, Overloaded,
         EngineUnavailable, EngineRefused.
         """
+        self._check_reserved(name)
         if settings is not None:
             await self._check_settings(context, settings)
         if queue_name(name).startswith("_"):
@@ -94,6 +103,7 @@ class QueueLifecycle:
 
     async def change(self, context: RequestContext, name: str, change: msgspec.Struct) -> QueueRecord:
         """Change some settings of a queue; null restores the default. Raises QueueNotFound, and like `put`."""
+        self._check_reserved(name)
         values = msgspec.structs.asdict(change)
         given = {field: value for field, value in values.items() if value is not UNSET}
         defaults = self._with_defaults(context.tenant, None)
@@ -122,10 +132,8 @@ class QueueLifecycle:
 
     async def _check_settings(self, context: RequestContext, settings: StrictQueueSettings) -> None:
         """Raises BodyInvalid for settings that cannot be put into effect."""
-        if settings.archive:
-            raise invalid_field("$.archive", "payloads cannot be archived yet; leave it out")
-        if settings.geo not in (None, ANYWHERE) and not self._connection.is_clustered:
-            raise invalid_field("$.geo", f"{settings.geo!r} is unknown: a single server has no placement tags")
+        if settings.ordered and settings.max_in_flight:
+            raise invalid_field("$.maxInFlight", "an ordered queue has no such limit; leave it out")
         if settings.dead_letter_queue is not None:
             await self._check_dead_letter_queue(context, settings.dead_letter_queue)
         if settings.schema is not None:
@@ -157,18 +165,13 @@ class QueueLifecycle:
         try:
             record, before = await self._streams.create_or_change(key, apply)
         except EngineRefused as refusal:
-            if wanted is not None and wanted.geo not in (None, ANYWHERE):
-                raise invalid_field("$.geo", f"the engine cannot place the queue there: {refusal.detail}") from refusal
-            if wanted is not None and wanted.replicas not in (None, 1):
-                raise invalid_field("$.replicas", f"the engine cannot keep so many copies: {refusal.detail}") from refusal
-            raise
+            problem = None if wanted is None else refused_setting("queue", refusal, wanted)
+            if problem is None:
+                raise
+            raise problem from refusal
         if record is not before:
             self._outbox.record(context, _changed_event(record, is_new=before is None))
         return record, before is None
-
-    def _replicas_of(self, settings: StrictQueueSettings) -> int:
-        """The copies that the engine can keep: a single server keeps one, whatever was asked for."""
-        return settings.replicas or self._replicas if self._connection.is_clustered else 1
 
     def _with_defaults(self, tenant: str, settings: StrictQueueSettings | None) -> StrictQueueSettings:
         settings = settings or StrictQueueSettings()
@@ -178,14 +181,15 @@ class QueueLifecycle:
 
     async def _create(self, key: str, context: RequestContext, name: str, settings: StrictQueueSettings) -> QueueRecord:
         self._check_count(context.tenant)
-        now = self._clock()
+        placed, now = await self._placements.choose(settings), self._clock()
         record = QueueRecord(
             state=RecordState.CREATING,
             tenant=context.tenant,
             name=name,
             incarnation=new_id(),
             settings=settings,
-            replicas=self._replicas_of(settings),
+            placement=placed.tags,
+            replicas=placed.replicas,
             consumer_lease_ms=consumer_lease_ms(settings),
             created_at_ms=now,
             updated_at_ms=now,
@@ -193,12 +197,19 @@ class QueueLifecycle:
         return await self._streams.create(key, record, self._audit.change(context, "queue.create", name, after=settings))
 
     async def _update(self, key: str, context: RequestContext, known: QueueRecord, settings: StrictQueueSettings) -> QueueRecord:
+        if settings.ordered != known.settings.ordered:
+            raise PreconditionFailed(
+                f"`ordered` of the queue {known.name!r} is {str(known.settings.ordered).lower()} and cannot be changed"
+            )
+        placed = await self._placements.choose(settings, known)
         changed = msgspec.structs.replace(
-            known, settings=settings, replicas=self._replicas_of(settings), updated_at_ms=self._clock()
+            known, settings=settings, placement=placed.tags, replicas=placed.replicas, updated_at_ms=self._clock()
         )
         _check_in_flight(changed)
         audited = self._audit.change(context, "queue.change", known.name, before=known.settings, after=settings)
         updated = await self._streams.update(key, changed, audited)
+        if placed.tags != tags_of(known):
+            await self._placements.start_move(context, "queue", known.name, settings, placed.replicas)
         if settings.retention_ms > 0 and not 0 < known.settings.retention_ms <= settings.retention_ms:
             await self._purge_older(updated)
         return updated
@@ -206,7 +217,7 @@ class QueueLifecycle:
     async def _purge_older(self, record: QueueRecord) -> None:
         """Delete the messages that a shorter retention leaves out. Those that it ends later are not delivered any more."""
         since = self._clock() - record.settings.retention_ms
-        for subject in record.ready_subjects:
+        for subject in (*record.deferred_subjects, *record.ready_subjects):
             info = await stream_info(self._connection, record.stream)
             kept = await stream_reader.read_since(self._connection, record.stream, subject, since, 1)
             before = kept.entries[0].sequence if kept.entries else info.state.last_seq + 1 if info is not None else 1
@@ -221,20 +232,21 @@ class QueueLifecycle:
     async def _ensure_streams(self, record: QueueRecord) -> None:
         """Create or update the stream and its consumer. Idempotent."""
         subject = record.subject
-        options = {
-            "retention": "workqueue",
+        options: dict[str, object] = {
             "allow_atomic": True,
             "allow_msg_ttl": True,
-            "allow_msg_schedules": True,
-            "num_replicas": record.replicas or self._replicas_of(record.settings),
             "duplicate_window": 60_000_000_000,  # for the retries of our own writes, which end after seconds
             "metadata": {INCARNATION: record.incarnation},
+            **self._placements.options(tags_of(record), record.replicas or self._placements.kept_replicas(record.settings)),
         }
-        if record.settings.geo not in (None, ANYWHERE):
-            options["placement"] = {"tags": [record.settings.geo]}
+        if record.is_ordered:  # no consumer: a dispatcher reads the messages, and group records decide
+            live = {"src": record.group_subject("*"), "dest": f"{live_subject(record)}.{{{{wildcard(1)}}}}", "headers_only": True}
+            options |= {"retention": "limits", "allow_rollup_hdrs": True, "republish": live}
+        else:
+            options |= {"retention": "workqueue", "allow_msg_schedules": True, "allow_rollup_hdrs": True}
         await self._dead_letters.ensure_stream(record.tenant)
         await ensure_stream(self._connection, StreamSpec(record.stream, (f"{subject}.>",), options))
-        for priority in record.priorities:
+        for priority in () if record.is_ordered else record.priorities:
             await self._ensure_consumer(record, priority)
 
     async def _ensure_consumer(self, record: QueueRecord, priority: Priority) -> None:
@@ -259,8 +271,11 @@ class QueueLifecycle:
             return record
         # A feature changes no consumer that another one changes: processes can add different ones at the same time.
         prepared: tuple[Priority, ...] = ("high", "low") if feature == PRIORITY else ("normal",)
-        for priority in prepared:
-            await self._ensure_consumer(added(record), priority)
+        if feature == DEFERRED:  # streams of earlier versions do not replace records
+            await self._ensure_streams(record)
+        else:
+            for priority in prepared:
+                await self._ensure_consumer(added(record), priority)
         changed = await self._table.change(_key(record.tenant, record.name), added)
         if changed is None or changed[1].incarnation != record.incarnation:
             raise QueueNotFound(f"there is no queue {record.name!r}")
@@ -269,7 +284,7 @@ class QueueLifecycle:
         return changed[1]
 
     async def _pause(self, record: QueueRecord, priorities: Sequence[Priority], *, is_paused: bool) -> None:
-        for priority in priorities:
+        for priority in () if record.is_ordered else priorities:  # dispatchers know from the record
             await pause_consumer(self._connection, record.stream, record.consumer_of(priority), is_paused=is_paused)
 
     async def delete(self, context: RequestContext, name: str) -> None:
@@ -299,17 +314,18 @@ class QueueLifecycle:
             return sum(1 for _ in self.records(caller, prefix))
         return self._table.count_under(_key(caller.tenant, prefix))
 
-    async def set_paused(self, context: RequestContext, name: str, *, is_paused: bool) -> QueueRecord:
-        """Pause or resume deliveries on all workers. Publishing and acknowledging continue. Raises QueueNotFound."""
+    async def set_paused(self, context: RequestContext, name: str, *, is_paused: bool, reason: str | None = None) -> QueueRecord:
+        """Pause or resume deliveries on all workers. Publishing and acknowledging continue. A paused queue can be paused again
+        with another reason. Raises QueueNotFound."""
         record = await self.find(context.tenant, name)
-        if record.is_paused == is_paused:
+        if record.is_paused == is_paused and record.pause_reason == reason:
             return record
         action = "queue.pause" if is_paused else "queue.resume"
-        async with self._audit.change(context, action, name):
+        async with self._audit.change(context, action, name, after={"reason": reason} if reason else None):
             await self._pause(record, record.priorities, is_paused=is_paused)
             changed = await self._table.change(
                 _key(context.tenant, name),
-                lambda now: msgspec.structs.replace(now, is_paused=is_paused, updated_at_ms=self._clock()),
+                lambda now: msgspec.structs.replace(now, is_paused=is_paused, pause_reason=reason, updated_at_ms=self._clock()),
             )
             if changed is not None and changed[1].priorities != record.priorities:  # added at the same time
                 await self._pause(changed[1], changed[1].priorities, is_paused=is_paused)

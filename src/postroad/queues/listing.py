@@ -2,15 +2,17 @@
 
 import asyncio
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from postroad.api.queue_list import QueuePage, QueueQuery
 from postroad.api.queues import QueueStats
 from postroad.kernel.errors import InvalidParameter
 from postroad.kernel.identity import Caller
 from postroad.kernel.names import escape
+from postroad.queues.events import QueueSampled
 from postroad.queues.lifecycle import QueueLifecycle
 from postroad.queues.records import QueueRecord, queue_of
+from postroad.queues.sample_history import LatestSamples
 from postroad.queues.stats import QueueStatsReader
 
 _SORTED_BY_STATS_MAX = 500
@@ -22,30 +24,31 @@ _OF_STATS = {
     "delayed": "delayed",
     "dead": "dead",
     "oldestAgeMs": "oldest_age_ms",
+    "waiting": "waiting",
+    "inPerSecond": "in_per_second",
+    "outPerSecond": "out_per_second",
 }
 
 Position = tuple[int, str]  # the value that is sorted by, and the token of the name
 
 
 class QueueListing:
-    def __init__(self, lifecycle: QueueLifecycle, stats: QueueStatsReader) -> None:
-        self._lifecycle, self._stats = lifecycle, stats
+    def __init__(self, lifecycle: QueueLifecycle, stats: QueueStatsReader, samples: LatestSamples) -> None:
+        self._lifecycle, self._stats, self._samples = lifecycle, stats, samples
 
     async def page(self, caller: Caller, query: QueueQuery) -> QueuePage:
-        """Raises InvalidParameter for an invalid cursor, and if too many queues are to be sorted by their stats."""
+        """Raises InvalidParameter for an invalid cursor, EngineUnavailable."""
         if query.sort == "name" and query.search is None and query.paused is None:
             return await self._plain_page(caller, query)
         records = [record for record in self._lifecycle.records(caller, query.prefix or "") if _matches(record, query)]
         field, is_descending = query.sort.removeprefix("-"), query.sort.startswith("-")
         stats: dict[str, QueueStats] = {}
         if field in _OF_STATS:
-            if len(records) > _SORTED_BY_STATS_MAX:
-                raise InvalidParameter(
-                    f"sort: {len(records)} queues match; by {field} at most {_SORTED_BY_STATS_MAX} can be sorted. "
-                    "Use `prefix` or `search`"
-                )
-            stats = await self._read_stats(records)
-        positions = {_position(record, field, stats.get(record.name)): record for record in records}
+            stats = await self._read_stats(records) if len(records) <= _SORTED_BY_STATS_MAX else {}
+        levels: Mapping[str, QueueStats | QueueSampled] = stats
+        if field in _OF_STATS and not stats and records:  # too many to be read: by their samples, of the last seconds
+            levels = await self._samples.of(caller.tenant)
+        positions = {_position(record, field, levels.get(record.name)): record for record in records}
         order = sorted(positions, reverse=is_descending)
         if query.cursor is not None:
             after = _parse_cursor(query.cursor, field)
@@ -79,12 +82,12 @@ def _matches(record: QueueRecord, query: QueueQuery) -> bool:
     return (query.search is None or query.search in record.name) and (query.paused is None or record.is_paused == query.paused)
 
 
-def _position(record: QueueRecord, field: str, stats: QueueStats | None) -> Position:
+def _position(record: QueueRecord, field: str, stats: QueueStats | QueueSampled | None) -> Position:
     if field in _OF_RECORDS:
         return getattr(record, _OF_RECORDS[field]), escape(record.name)
     if field in _OF_STATS:
         value = None if stats is None else getattr(stats, _OF_STATS[field])
-        return -1 if value is None else value, escape(record.name)
+        return -1 if value is None else int(value * 10) if isinstance(value, float) else value, escape(record.name)
     return 0, escape(record.name)
 
 

@@ -1,7 +1,7 @@
 """Finds the message of a job in the stream of its queue.
 
-A ready message has no subject of its own, but its events have its sequence. Only of a delayed message that became ready, and was
-not leased yet, the sequence is unknown: it is searched from the time when it was due.
+A ready message has no subject of its own, but its events have its sequence. Only of a delayed or deferred message that became
+ready, and was not leased yet, the sequence is unknown: it is searched from the time when it was due.
 """
 
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ class MessageLocator:
             found = _located(entry, message_id) if entry is not None else None
             if found is not None:
                 return found
-        for subject in record.ready_subjects:
+        for subject in (*record.deferred_subjects, *record.ready_subjects):
             found = await self._search(record, subject, message_id, due_at_ms)
             if found is not None:
                 return found

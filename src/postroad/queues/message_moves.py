@@ -74,7 +74,7 @@ class MessageMover:
                 failed=progress.failed + len(chunk) - moved,
             )
             await task.save(progress.scanned, progress)
-            await task.pause(len(chunk) / request.rate_per_second)
+            await task.sleep(len(chunk) / request.rate_per_second)
 
     async def _move(self, task: TaskRecord, context: RequestContext, chunk: Sequence[Leased], to: str | None) -> int:
         by_queue: dict[str, list[Leased]] = {}
@@ -100,5 +100,5 @@ class MessageMover:
         return len(stored)
 
 
-def _leased(message: StoredMessage, _attempt: int, receipt: str, _first_ms: int) -> Leased:
+def _leased(message: StoredMessage, _attempt: int, receipt: str, _first_ms: int, _sequence: int | None) -> Leased:
     return message, receipt

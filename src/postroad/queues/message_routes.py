@@ -8,14 +8,18 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from postroad.api.message_search import MessageSearchPage, MessageSearchQuery
 from postroad.api.queues import (
+    BODY_MAX,
     IDEMPOTENCY_KEY_CHARS_MAX,
     BatchItem,
     BatchResult,
     IdempotencyKey,
     IdempotencyMismatch,
+    MessageNotFound,
     NewBatch,
     NewMessage,
+    PeekedMessage,
     PeekPage,
     PeekQuery,
     Published,
@@ -26,7 +30,7 @@ from postroad.api.queues import (
 from postroad.http.problems import problem_of
 from postroad.http.request import Request
 from postroad.http.response import Response
-from postroad.http.routing import Respond, Route, Start
+from postroad.http.routing import Command, Respond, Route, Start
 from postroad.kernel.errors import (
     EngineFull,
     EngineUnavailable,
@@ -39,6 +43,8 @@ from postroad.kernel.identity import Scope
 from postroad.kernel.json import invalid_field
 from postroad.queues.browsing import QueueBrowser
 from postroad.queues.lifecycle import QueueLifecycle
+from postroad.queues.message_removal import MessageRemoval
+from postroad.queues.message_search import MessageSearch
 from postroad.queues.message_writes import SinglePublish
 from postroad.queues.publishing import Publisher
 from postroad.queues.records import peeked_message_of
@@ -68,8 +74,18 @@ _BATCH_HEADERS = (
 
 
 class MessageRoutes:
-    def __init__(self, lifecycle: QueueLifecycle, publisher: Publisher, browser: QueueBrowser, *, batch_max: int) -> None:
+    def __init__(
+        self,
+        lifecycle: QueueLifecycle,
+        publisher: Publisher,
+        browser: QueueBrowser,
+        removal: MessageRemoval,
+        search: MessageSearch,
+        *,
+        batch_max: int,
+    ) -> None:
         self._lifecycle, self._publisher, self._browser, self._batch_max = lifecycle, publisher, browser, batch_max
+        self._removal, self._search = removal, search
 
     def table(self) -> Sequence[Route]:
         messages = "/v1/queues/{queue}/messages"
@@ -112,8 +128,55 @@ class MessageRoutes:
                 query=PeekQuery,
                 response=PeekPage,
                 errors=(QueueNotFound, EngineUnavailable),
-                description="Oldest first. One request searches some thousands of messages; `nextCursor` continues the search.",
+                description="Oldest first, or with `order=newest` newest first. One request searches some thousands of messages; "
+                "`nextCursor` continues the search.",
                 sdk="queues.peek",
+                allows_admin=True,
+            ),
+            Route(
+                "GET",
+                f"{messages}/{{message}}",
+                self.get_message,
+                Scope.READ,
+                "Show a message of a queue with its payload",
+                _TAG,
+                response=PeekedMessage,
+                errors=(QueueNotFound, MessageNotFound, Overloaded, EngineUnavailable),
+                description="In any state but dead. Its id begins with the time, so the search begins there.",
+                sdk="queues.get_message",
+                cli=Command("queues message"),
+                allows_admin=True,
+            ),
+            Route(
+                "DELETE",
+                f"{messages}/{{message}}",
+                self.delete_message,
+                Scope.WRITE,
+                "Remove a message from a queue",
+                _TAG,
+                status=204,
+                errors=(QueueNotFound, MessageNotFound, Overloaded, EngineUnavailable),
+                description="Its job is cancelled, and can be retried for a week. A consumer that has leased it learns of it "
+                "when it extends the lease.",
+                sdk="queues.delete_message",
+                cli=Command("queues remove", confirm="Remove the message {message} of {queue}?", done="removed {message}"),
+                allows_admin=True,
+            ),
+            Route(
+                "GET",
+                "/v1/messages",
+                self.search_messages,
+                Scope.READ,
+                "Search messages over all queues",
+                _TAG,
+                query=MessageSearchQuery,
+                response=MessageSearchPage,
+                errors=(EngineUnavailable,),
+                description="Waiting, leased, delayed and dead messages of all queues that the key may use, queue by queue. One "
+                "request takes less than a second; it returns what it found and how much it searched; `nextCursor` continues.",
+                sdk="queues.search",
+                sdk_page="queues.search_page",
+                cli=Command("queues search", ("queue", "state", "message_id", "enqueued_at", "payload_bytes", "last_error")),
                 allows_admin=True,
             ),
         ]
@@ -149,14 +212,28 @@ class MessageRoutes:
             record,
             query,
             limit=query.limit,
-            from_sequence=query.cursor or 1,
+            from_sequence=query.cursor or (0 if query.order == "newest" else 1),
             is_delayed=query.state == "delayed",
             since_ms=epoch_ms(query.since),
             until_ms=epoch_ms(query.until),
+            is_newest_first=query.order == "newest",
         )
-        messages = [peeked_message_of(one.message, one.state, query.body_max, one.until_ms) for one in found.items]
+        messages = [peeked_message_of(one.message, one.state, query.body_max, one.until_ms, one.sequence) for one in found.items]
         page = PeekPage(items=messages, scanned=found.scanned, matched=len(messages), next_cursor=found.next_cursor)
         return Response(page, list_field="items")
+
+    async def get_message(self, request: Request) -> Response:
+        record = await self._lifecycle.find(request.caller.tenant, request.parameters["queue"])
+        found = await self._browser.browsed(record, await self._removal.find(record, request.parameters["message"]))
+        return Response(peeked_message_of(found.message, found.state, BODY_MAX, found.until_ms, found.sequence))
+
+    async def delete_message(self, request: Request) -> Response:
+        record = await self._lifecycle.find(request.caller.tenant, request.parameters["queue"])
+        await self._removal.remove(request.context, record, request.parameters["message"])
+        return Response(status=204)
+
+    async def search_messages(self, request: Request) -> Response:
+        return Response(await self._search.page(request.caller, request.query), list_field="items")
 
 
 def _idempotency_key(request: Request) -> str | None:
@@ -196,6 +273,7 @@ def _batch_item(outcome: Published | PostroadError) -> BatchItem:
         job_id=outcome.job_id,
         enqueued_at=outcome.enqueued_at,
         duplicate=outcome.duplicate,
+        sequence=outcome.sequence,
     )
 
 

@@ -17,6 +17,14 @@ promoted = TenantCounter(
 validator_ends = Counter(
     "postroad_schema_validator_ends_total", "Validator processes that ended, mostly because a validation exceeded its budget."
 )
+group_conflicts = Counter(
+    "postroad_group_conflicts_total", "Writes of group records that met a change by another dispatcher, and were repeated."
+)
+deferred = TenantCounter("postroad_messages_deferred_total", "Messages of groups with more than their share, held back.")
+moved_back = TenantCounter("postroad_messages_moved_back_total", "Deferred messages that were moved back to the ready ones.")
+move_conflicts = Counter(
+    "postroad_move_conflicts_total", "Moves of deferred messages that met a change by another process, and were repeated."
+)
 queue_wait = Histogram(
     "postroad_queue_wait_seconds", "From publish to first lease.", buckets=(0.005, 0.025, 0.1, 0.5, 2.5, 10, 60, 300, 1800, 7200)
 )

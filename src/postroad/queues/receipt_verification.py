@@ -11,7 +11,6 @@ from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import consumer_state
 from postroad.jetstream.stream_reader import Entry
 from postroad.kernel.clock import Clock, rfc3339
-from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import PostroadError
 from postroad.queues.lease_log import LeaseLog
 from postroad.queues.lease_states import LIVE, Step
@@ -30,12 +29,13 @@ class ReceiptVerification:
     _signer: Signer
     _clock: Clock
 
-    async def _verify(
-        self, context: RequestContext, queue: str, receipt_ids: Sequence[str], step: Step
-    ) -> tuple[QueueRecord, list[Receipt | PostroadError | None]]:
+    async def _record(self, tenant: str, queue: str) -> QueueRecord:
+        """Raises QueueNotFound."""
+        return self._lifecycle.cached(tenant, queue) or await self._lifecycle.find(tenant, queue)
+
+    def _verify(self, record: QueueRecord, receipt_ids: Sequence[str], step: Step) -> list[Receipt | PostroadError | None]:
         """The receipts of a request for `step`: None for each for which that was done before, or its error."""
-        record = self._lifecycle.cached(context.tenant, queue) or await self._lifecycle.find(context.tenant, queue)
-        return record, [self._verify_receipt(record, receipt_id, step) for receipt_id in receipt_ids]
+        return [self._verify_receipt(record, receipt_id, step) for receipt_id in receipt_ids]
 
     def _verify_receipt(self, record: QueueRecord, receipt_id: str, step: Step) -> Receipt | PostroadError | None:
         try:

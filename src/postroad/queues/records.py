@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from postroad.api.dead_letters import DeadMessage
+from postroad.api.placement import Placement
 from postroad.api.queues import (
     DeadLetterOrigin,
     Message,
@@ -21,8 +22,9 @@ from postroad.jetstream.stream_lifecycle import StreamOwner
 from postroad.kernel.clock import rfc3339
 from postroad.kernel.ids import check_id, id_bytes, id_text
 from postroad.kernel.names import dead_stream, dead_subject, queue_stream, queue_subject
+from postroad.queues.rules import GROUP_TOKEN_CHARS
 
-UNIQUE, PRIORITY = "unique", "priority"  # features of a queue
+UNIQUE, PRIORITY, DEFERRED = "unique", "priority", "deferred"  # features of a queue
 _READY = {"high": "high", "normal": "ready", "low": "low"}  # last token of the subjects of messages that are ready, by priority
 _RECEIPT_PRIORITIES: tuple[Priority, ...] = ("normal", "high", "low")  # by their number in a receipt
 
@@ -32,6 +34,7 @@ class QueueRecord(StreamOwner, frozen=True, kw_only=True):
 
     settings: StrictQueueSettings
     is_paused: bool = False
+    pause_reason: str | None = None
     features: tuple[str, ...] = ()  # that its messages use, and its consumer is configured for
     consumer_lease_ms: int = 0  # the lease that its consumer gives by itself (0: none), as of its creation
     replicas: int | None = None  # that the engine keeps; None in records of earlier versions
@@ -55,6 +58,41 @@ class QueueRecord(StreamOwner, frozen=True, kw_only=True):
         return self.consumer if priority == "normal" else f"{self.consumer}-{priority}"
 
     @property
+    def is_ordered(self) -> bool:
+        return self.settings.ordered
+
+    def shown_sequence(self, sequence: int) -> int | None:
+        """The sequence of a message if it has a meaning for users."""
+        return sequence if self.settings.ordered else None
+
+    def group_subject(self, token: str) -> str:
+        """Subject of the messages of a group of an ordered queue."""
+        return f"{self.subject}.g.{token}"
+
+    def state_subject(self, token: str) -> str:
+        """Subject of the record of a group."""
+        return f"{self.subject}.s.{token}"
+
+    @property
+    def has_deferred(self) -> bool:
+        """True if messages of a noisy group were ever deferred."""
+        return DEFERRED in self.features
+
+    def wait_subject(self, token: str) -> str:
+        """Subject of the deferred messages of a group."""
+        return f"{self.subject}.wait.{token}"
+
+    @property
+    def moved_subject(self) -> str:
+        """Subject of the record of the deferred messages that were moved back."""
+        return f"{self.subject}.moved"
+
+    @property
+    def deferred_subjects(self) -> tuple[str, ...]:
+        """Subjects of messages that are ready and held back. They move to those of `ready_subjects`, never the other way."""
+        return (self.wait_subject("*"),) if self.has_deferred else ()
+
+    @property
     def has_priority(self) -> bool:
         """True if a message with another priority than `normal` was ever published to the queue."""
         return PRIORITY in self.features
@@ -72,6 +110,8 @@ class QueueRecord(StreamOwner, frozen=True, kw_only=True):
     @property
     def ready_subjects(self) -> tuple[str, ...]:
         """Subjects of the messages that a consumer gets, now or after their lease or delay."""
+        if self.is_ordered:
+            return (self.group_subject("*"),)
         plain = tuple(ready_subject(self.subject, one) for one in self.priorities)
         return (
             (*plain, *(ready_subject(f"{self.subject}.unique.*", one) for one in self.priorities)) if self.has_unique else plain
@@ -84,6 +124,8 @@ class QueueRecord(StreamOwner, frozen=True, kw_only=True):
 
     @property
     def delayed_subjects(self) -> tuple[str, ...]:
+        if self.is_ordered:  # a delay is that of the queue: its messages stay where they are
+            return ()
         return (f"{self.subject}.later.*", f"{self.subject}.unique.*.later") if self.has_unique else (f"{self.subject}.later.*",)
 
     @property
@@ -113,10 +155,12 @@ def priority_of(subject: str) -> Priority:
 
 
 class StoredMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Format 1 of a message in a queue's stream: a JSON object with the payload as it was sent.
+    """Format 1 of a message in a queue's stream: a JSON object with the payload as it was sent. In an ordered queue it is on
+    `….g.<hash of its group>`; in another one as follows.
 
     It is on `….ready`, or on `….high` or `….low` if that is its priority, and on `….later.<id>` while it is delayed. `unique` is
     the token of its unique key: then it is on `….unique.<token>.ready` (`.high`, `.low`) or `….later`, at most one for a token.
+    A message that is deferred, because its group has more than its share, is on `….wait.<hash of its group>`.
     """
 
     v: int
@@ -131,7 +175,11 @@ class StoredMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     corr: str | None = None
     trace: str | None = None
     by: str = ""  # id of the key that published it
+    source: str = ""  # sender of the command that the message is; set by the dispatcher only, unlike headers
     dead: DeadLetterOrigin | None = None  # of a message in a dead-letter queue
+    group: str = ""
+    dedupe: str = ""  # its `dedupeId`, in an ordered queue
+    redrive: str = ""  # id of the task that moved it back to the queue
     payload: msgspec.Raw
 
 
@@ -181,14 +229,18 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     last_at: int
 
 
-class Marker(msgspec.Struct, frozen=True, kw_only=True):
-    """Format 1 of a used idempotency key, on `….idem.<hash>`: the ids of the first message and a hash of its body."""
+class Marker(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Format 1 of a used idempotency key, on `….idem.<hash>`: the ids of the first message and a hash of its body.
+
+    `note` is that of a `DeliveryMarker`.
+    """
 
     v: int
     body: str
     message: str
     job: str
     at: int
+    note: str = ""
 
 
 class SequenceMarker(msgspec.Struct, frozen=True, kw_only=True):
@@ -226,6 +278,8 @@ def read_message(payload: bytes) -> StoredMessage:
 
 _RECEIPT = struct.Struct(">BQQIQQQ16s16s")
 _RECEIPT_VERSION, _PRIORITY_RECEIPT_VERSION = 1, 2  # the latter has one more byte
+_GROUP_RECEIPT_VERSION = 3
+_GROUP_BYTES = GROUP_TOKEN_CHARS // 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,9 +295,12 @@ class Receipt:
     message_id: str
     job_id: str
     priority: Priority = "normal"
+    group: str = ""  # token of the group, in an ordered queue
 
     def to_bytes(self) -> bytes:
-        """Version 1, or version 2 with the number of the priority at its end, if it is not normal."""
+        """Version 1, version 2 with the number of the priority at its end if it is not normal, or version 3 with the group."""
+        if self.group:
+            return self._pack(_GROUP_RECEIPT_VERSION) + bytes.fromhex(self.group)
         if self.priority == "normal":
             return self._pack(_RECEIPT_VERSION)
         return self._pack(_PRIORITY_RECEIPT_VERSION) + bytes([_RECEIPT_PRIORITIES.index(self.priority)])
@@ -265,10 +322,13 @@ class Receipt:
     def from_bytes(cls, body: bytes) -> "Receipt":
         """Raises ValueError if it has another version."""
         priority: Priority = "normal"
-        if len(body) == _RECEIPT.size + 1 and body[0] == _PRIORITY_RECEIPT_VERSION and body[-1] < len(_RECEIPT_PRIORITIES):
+        group = ""
+        if len(body) == _RECEIPT.size + _GROUP_BYTES and body[0] == _GROUP_RECEIPT_VERSION:
+            group, body = body[-_GROUP_BYTES:].hex(), body[:-_GROUP_BYTES]
+        elif len(body) == _RECEIPT.size + 1 and body[0] == _PRIORITY_RECEIPT_VERSION and body[-1] < len(_RECEIPT_PRIORITIES):
             priority, body = _RECEIPT_PRIORITIES[body[-1]], body[:-1]
         elif len(body) != _RECEIPT.size or body[0] != _RECEIPT_VERSION:
-            raise ValueError("not a receipt of version 1 or 2")
+            raise ValueError("not a receipt of version 1, 2 or 3")
         _, stream_sequence, consumer_sequence, attempt, stored_at, leased_at, deadline, message, job = _RECEIPT.unpack(body)
         return cls(
             stream_sequence,
@@ -280,29 +340,41 @@ class Receipt:
             id_text(message),
             id_text(job),
             priority,
+            group,
         )
 
 
 # Representation in the API
 
 
-def queue_of(record: QueueRecord, stats: QueueStats | None = None) -> Queue:
+def queue_of(record: QueueRecord, stats: QueueStats | None = None, placement: Placement | None = None) -> Queue:
     return Queue(
         name=record.name,
         settings=record.settings,
         paused=record.is_paused,
+        pause_reason=record.pause_reason,
         replicas=record.replicas,
         created_at=rfc3339(record.created_at_ms),
         updated_at=rfc3339(record.updated_at_ms),
         stats=stats,
+        placement=placement,
     )
 
 
-def published_of(message: StoredMessage, *, is_duplicate: bool = False) -> Published:
-    return Published(message_id=message.id, job_id=message.job, enqueued_at=rfc3339(message.at), duplicate=is_duplicate)
+def published_of(message: StoredMessage, *, is_duplicate: bool = False, sequence: int | None = None) -> Published:
+    """`sequence`: that of a message in an ordered queue."""
+    return Published(
+        message_id=message.id,
+        job_id=message.job,
+        enqueued_at=rfc3339(message.at),
+        duplicate=is_duplicate,
+        sequence=sequence,
+    )
 
 
-def message_of(stored: StoredMessage, attempt: int, receipt_id: str, first_leased_ms: int = 0) -> Message:
+def message_of(
+    stored: StoredMessage, attempt: int, receipt_id: str, first_leased_ms: int = 0, sequence: int | None = None
+) -> Message:
     return Message(
         receipt_id=receipt_id,
         message_id=stored.id,
@@ -317,22 +389,29 @@ def message_of(stored: StoredMessage, attempt: int, receipt_id: str, first_lease
         header_types=stored.types,
         first_leased_at=rfc3339(first_leased_ms) if attempt > 1 and first_leased_ms else None,
         dead_letter=stored.dead,
+        group_id=stored.group or None,
+        dedupe_id=stored.dedupe or None,
+        sequence=sequence,
     )
 
 
-def peeked_message_of(message: StoredMessage, state: str, body_max: int, until_ms: int | None) -> PeekedMessage:
+def peeked_message_of(
+    message: StoredMessage, state: str, body_max: int, until_ms: int | None, sequence: int = 0
+) -> PeekedMessage:
     until = None if until_ms is None else rfc3339(until_ms)
     return PeekedMessage(
         state=state,
         lease_until=until if state == "leased" else None,
         next_at=until if state == "retrying" else None,
+        sequence=sequence,
         **_peeked_fields(message, body_max),
     )
 
 
-def dead_message_of(letter: DeadLetter, message: StoredMessage, body_max: int) -> DeadMessage:
+def dead_message_of(letter: DeadLetter, message: StoredMessage, body_max: int, sequence: int = 0) -> DeadMessage:
     return DeadMessage(
         state="dead",
+        sequence=sequence,
         reason=letter.reason,
         last_error=letter.last_error,
         attempts=letter.attempts,
@@ -351,9 +430,11 @@ def _peeked_fields(message: StoredMessage, body_max: int) -> dict[str, Any]:
         "headers": message.headers,
         "enqueued_at": rfc3339(message.at),
         "payload_bytes": len(payload),
+        "published_by": message.by or None,
         "payload": None if is_cut else message.payload,
         "payload_start": payload[:body_max].decode("utf-8", "ignore") if is_cut else None,
         "priority": message.priority,
         "correlation_id": message.corr,
         "traceparent": message.trace,
+        "group_id": message.group or None,
     }

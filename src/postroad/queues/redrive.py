@@ -4,7 +4,7 @@ import asyncio
 
 import msgspec
 
-from postroad.api.dead_letters import RedriveRequest
+from postroad.api.dead_letters import DeadLetterFilter, RedriveRequest
 from postroad.api.queues import QueueNotFound
 from postroad.api.tasks import Progress
 from postroad.kernel.context import RequestContext
@@ -16,6 +16,7 @@ from postroad.queues.publishing import Publisher
 from postroad.queues.records import QueueRecord
 from postroad.tasks.rules import TaskRecord
 from postroad.tasks.service import TaskContext, Tasks
+from postroad.telemetry.flow_counters import FlowCounters
 from postroad.telemetry.outbox import Outbox
 
 REDRIVE = "redrive"
@@ -24,10 +25,16 @@ _CHUNK_SIZE = 100
 
 class Redriver:
     def __init__(
-        self, lifecycle: QueueLifecycle, publisher: Publisher, dead_letters: DeadLetters, tasks: Tasks, outbox: Outbox
+        self,
+        lifecycle: QueueLifecycle,
+        publisher: Publisher,
+        dead_letters: DeadLetters,
+        tasks: Tasks,
+        outbox: Outbox,
+        flows: FlowCounters,
     ) -> None:
         self._lifecycle, self._publisher, self._dead_letters = lifecycle, publisher, dead_letters
-        self._tasks, self._outbox = tasks, outbox
+        self._tasks, self._outbox, self._flows = tasks, outbox, flows
 
     async def start(self, context: RequestContext, queue: str, request: RedriveRequest) -> tuple[int, TaskRecord | None]:
         """Return the number of matching dead letters and the task that moves them; no task for a dry run.
@@ -82,17 +89,28 @@ class Redriver:
                 return
             position = found.next_sequence
             await task.save(position, progress, last)
-            await task.pause(len(chunk) / request.rate_per_second)
+            await task.sleep(len(chunk) / request.rate_per_second)
+
+    async def died_again(self, record: TaskRecord) -> int | None:
+        """How many of the messages that a redrive moved are dead letters again; None if their queue is gone."""
+        request = msgspec.convert(record.wanted, RedriveRequest)
+        queue = self._lifecycle.cached(record.tenant, request.to or record.target)
+        if queue is None:
+            return None
+        return await self._dead_letters.count(queue, DeadLetterFilter(redrive=record.id))
 
     async def _move(self, task: TaskRecord, record: QueueRecord, target: QueueRecord, chunk: list[StoredDeadLetter]) -> int:
         if not chunk:
             return 0
-        outcomes = await self._publisher.republish(target, [(one.message, f"{task.id}/{one.sequence}") for one in chunk])
+        marked = [(msgspec.structs.replace(one.message, redrive=task.id), f"{task.id}/{one.sequence}") for one in chunk]
+        outcomes = await self._publisher.republish(target, marked)
         stored = [one for one, outcome in zip(chunk, outcomes, strict=True) if isinstance(outcome, int)]
         retryable = next((one for one in outcomes if isinstance(one, PostroadError) and one.retryable), None)
         await self._outbox.commit(None, *(job_events.redriven(target, record.name, one.message, task) for one in stored))
         await asyncio.gather(*(self._dead_letters.remove(record, one.sequence) for one in stored))
         metrics.redriven.add(task.tenant, len(stored))
+        if stored:
+            self._flows.add(task.tenant, f"dead:{record.name}", f"queue:{target.name}", len(stored))
         if retryable is not None:  # JetStream is unavailable or full: the task is resumed from the same position
             raise retryable
         return len(stored)

@@ -1,11 +1,13 @@
 """HTTP routes of queues: list, create, change, show, delete, purge, pause, resume."""
 
+import asyncio
 from collections.abc import Sequence
 
 from postroad.api.queue_list import QueuePage, QueueQuery
+from postroad.api.queue_purging import QueuePurgeRequest
 from postroad.api.queues import (
+    PauseRequest,
     Purged,
-    PurgeRequest,
     Queue,
     QueueNotFound,
     QueueSettingsChange,
@@ -14,21 +16,34 @@ from postroad.api.queues import (
 from postroad.http.request import Request
 from postroad.http.response import Response
 from postroad.http.routing import Command, Route
-from postroad.kernel.errors import Conflict, EngineRefused, EngineUnavailable, OptionIgnored
+from postroad.kernel.errors import Conflict, EngineRefused, EngineUnavailable, OptionIgnored, PreconditionFailed
 from postroad.kernel.identity import Scope
+from postroad.kernel.json import invalid_field
 from postroad.queues.browsing import QueueBrowser
 from postroad.queues.lifecycle import QueueLifecycle
 from postroad.queues.listing import QueueListing
+from postroad.queues.message_removal import MessageRemoval
 from postroad.queues.records import queue_of
+from postroad.queues.sample_history import LatestSamples
 from postroad.queues.stats import QueueStatsReader
+from postroad.regions.placement import Placements
 
 _TAG = "Queues"
 
 
 class QueueRoutes:
-    def __init__(self, lifecycle: QueueLifecycle, browser: QueueBrowser, stats: QueueStatsReader) -> None:
-        self._lifecycle, self._browser, self._stats = lifecycle, browser, stats
-        self._listing = QueueListing(lifecycle, stats)
+    def __init__(
+        self,
+        lifecycle: QueueLifecycle,
+        browser: QueueBrowser,
+        removal: MessageRemoval,
+        stats: QueueStatsReader,
+        placements: Placements,
+        samples: LatestSamples,
+    ) -> None:
+        self._lifecycle, self._browser, self._removal = lifecycle, browser, removal
+        self._stats, self._placements = stats, placements
+        self._listing = QueueListing(lifecycle, stats, samples)
 
     def table(self) -> Sequence[Route]:
         one, errors = "/v1/queues/{queue}", (QueueNotFound, EngineUnavailable)
@@ -57,7 +72,7 @@ class QueueRoutes:
                 body=StrictQueueSettings,
                 response=Queue,
                 other_statuses=(201,),
-                errors=(EngineUnavailable, EngineRefused, OptionIgnored),
+                errors=(PreconditionFailed, EngineUnavailable, EngineRefused, OptionIgnored),
                 description="Settings that are left out get their defaults. The status is 201 if the queue is new.",
                 sdk="queues.put",
                 cli=Command("queues put"),
@@ -71,8 +86,9 @@ class QueueRoutes:
                 _TAG,
                 body=QueueSettingsChange,
                 response=Queue,
-                errors=(QueueNotFound, EngineUnavailable, EngineRefused, OptionIgnored),
-                description="Settings that are left out keep their value; null restores the default.",
+                errors=(QueueNotFound, PreconditionFailed, EngineUnavailable, EngineRefused, OptionIgnored),
+                description="Settings that are left out keep their value; null restores the default. Another `geo` moves the "
+                "queue while it is in use: a task `move-placement` shows the progress.",
                 sdk="queues.update",
             ),
             Route(
@@ -106,10 +122,11 @@ class QueueRoutes:
                 Scope.WRITE,
                 "Delete all messages of a queue",
                 _TAG,
-                body=PurgeRequest,
+                body=QueuePurgeRequest,
                 response=Purged,
                 errors=errors,
-                description="Leased and delayed messages are included; dead letters are kept.",
+                description="Leased and delayed messages are included; dead letters are kept. With a filter, only messages that "
+                "match are removed, and their jobs are cancelled.",
                 sdk="queues.purge",
                 repeatable=True,
                 allows_admin=True,
@@ -121,6 +138,8 @@ class QueueRoutes:
                 Scope.WRITE,
                 "Pause deliveries of a queue",
                 _TAG,
+                body=PauseRequest,
+                empty_body=PauseRequest(),
                 response=Queue,
                 errors=errors,
                 description="Pulls return no messages, on all workers, until the queue is resumed. "
@@ -159,24 +178,34 @@ class QueueRoutes:
 
     async def get_queue(self, request: Request) -> Response:
         record = await self._lifecycle.find(request.caller.tenant, request.parameters["queue"])
-        return Response(queue_of(record, await self._stats.stats(record, is_fresh=True)))
+        stats, placement = await asyncio.gather(self._stats.stats(record, is_fresh=True), self._placements.status(record.stream))
+        return Response(queue_of(record, stats, placement))
 
     async def delete_queue(self, request: Request) -> Response:
         await self._lifecycle.delete(request.context, request.parameters["queue"])
         return Response(status=204)
 
     async def purge(self, request: Request) -> Response:
-        body: PurgeRequest = request.body
+        body: QueuePurgeRequest = request.body
         record = await self._lifecycle.find(request.caller.tenant, request.parameters["queue"])
-        count = await self._browser.purge(request.context, record, is_dry_run=body.dry_run)
+        if body.filter.since is not None and body.filter.until is not None and body.filter.since > body.filter.until:
+            raise invalid_field("$.filter.from", "must not be after `to`")
+        if body.filter.is_empty:
+            count = await self._browser.purge(request.context, record, is_dry_run=body.dry_run)
+        elif body.dry_run:
+            count = await self._removal.count(record, body.filter)
+        else:
+            count = await self._removal.purge(request.context, record, body.filter)
         return Response(Purged(count=count, dry_run=body.dry_run))
 
     async def pause(self, request: Request) -> Response:
-        return await self._set_paused(request, is_paused=True)
+        body: PauseRequest = request.body
+        return await self._set_paused(request, is_paused=True, reason=body.reason)
 
     async def resume(self, request: Request) -> Response:
         return await self._set_paused(request, is_paused=False)
 
-    async def _set_paused(self, request: Request, *, is_paused: bool) -> Response:
-        record = await self._lifecycle.set_paused(request.context, request.parameters["queue"], is_paused=is_paused)
+    async def _set_paused(self, request: Request, *, is_paused: bool, reason: str | None = None) -> Response:
+        name = request.parameters["queue"]
+        record = await self._lifecycle.set_paused(request.context, name, is_paused=is_paused, reason=reason)
         return Response(queue_of(record))

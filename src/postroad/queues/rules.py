@@ -3,6 +3,7 @@
 import hashlib
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -20,6 +21,8 @@ PULL_ORDERS: tuple[tuple[Priority, ...], ...] = (
     *(_BY_PRIORITY,) * 4,
     ("low", "high", "normal"),
 )
+GROUP_TOKEN_CHARS = 32
+DEDUPE_WINDOW_MS = 300_000  # of `dedupeId`, if the queue has no other
 _JSON_BYTES_MAX = 6 * 1024 * 1024  # of a text with escapes: the engine takes messages of 8 MiB
 _CONSUMER_LEASE_MS_MIN, _CONSUMER_LEASE_MS_MAX = 1_000, 60_000
 
@@ -42,6 +45,18 @@ def consumer_lease_ms(settings: QueueSettings) -> int:
 def is_last_attempt(settings: QueueSettings, attempt: int) -> bool:
     """True if the queue allows no attempt after this one."""
     return 0 < settings.max_attempts <= attempt
+
+
+def is_final_nack(settings: QueueSettings, attempt: int, action: str) -> bool:
+    """True if a nack dead-letters the message: on request, or because a retry is not allowed any more."""
+    return action == "dlq" or (action == "retry" and is_last_attempt(settings, attempt))
+
+
+def delay_after_nack_ms(settings: QueueSettings, attempt: int, action: str, delay_ms: int | None) -> int:
+    """The delay of the next delivery after a nack; `delay_ms` is the one that was asked for."""
+    if delay_ms is not None:
+        return delay_ms
+    return retry_delay_ms(settings, attempt) if action == "retry" else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +148,10 @@ def body_hash(message: NewMessage) -> str:
         fields["uniqueKey"] = message.unique_key
     if message.priority != "normal":
         fields["priority"] = message.priority
+    if message.group_id is not None:
+        fields["groupId"] = message.group_id
+    if message.dedupe_id is not None:
+        fields["dedupeId"] = message.dedupe_id
     return hashlib.sha256(msgspec.json.encode(fields, order="deterministic")).hexdigest()
 
 
@@ -141,9 +160,59 @@ def marker_token(key_id: str, idempotency_key: str) -> str:
     return hashlib.sha256(f"{key_id}\0{idempotency_key}".encode()).hexdigest()[:40]
 
 
+def delivery_token(owner: str, key: str) -> str:
+    """Last token of the subject of a delivery's marker. No API key has the id `deliver`, so it is not that of a publisher."""
+    return hashlib.sha256(f"deliver\0{len(owner)}\0{owner}\0{key}".encode()).hexdigest()[:40]
+
+
 def unique_token(unique_key: str) -> str:
     """Names the key in the subjects of its message. Unique keys are separate for each queue."""
     return hashlib.sha256(unique_key.encode()).hexdigest()[:40]
+
+
+@lru_cache(maxsize=16_384)
+def group_token(group: str) -> str:
+    """Names the group in the subjects of its messages and of its record."""
+    return hashlib.sha256(group.encode()).hexdigest()[:GROUP_TOKEN_CHARS]
+
+
+def dedupe_id_of(message: NewMessage, settings: QueueSettings) -> str | None:
+    """The `dedupeId` of a message in an ordered queue: its own, or the SHA-256 of its content; None if it has none."""
+    if message.dedupe_id is not None or not settings.dedupe_by_content:
+        return message.dedupe_id
+    payload = bytes(message.payload)
+    if payload[:1] == b'"':  # of a JSON string, its text: the body that SQS hashes
+        try:
+            payload = msgspec.json.decode(payload, type=str).encode()
+        except (msgspec.DecodeError, UnicodeEncodeError):
+            return hashlib.sha256(payload).hexdigest()
+    return hashlib.sha256(payload).hexdigest()
+
+
+def dedupe_token(dedupe_id: str, group: str, settings: QueueSettings) -> str:
+    """Last token of the subject of a `dedupeId`."""
+    scope = group.encode() if settings.dedupe_scope == "group" else b""
+    return hashlib.sha256(b"%d\0%b%b" % (len(scope), scope, dedupe_id.encode())).hexdigest()[:40]
+
+
+def check_for_queue(message: NewMessage, settings: QueueSettings, path: str = "$") -> None:
+    """Check what depends on the queue. Raises BodyInvalid with the path."""
+    if not settings.ordered:
+        if message.dedupe_id is not None:
+            raise invalid_field(f"{path}.dedupeId", "the queue is not ordered; send an `idempotencyKey` instead")
+        return
+    refused = {
+        "delayMs": (message.delay_ms is not None, "an ordered queue has one delay for all messages, its setting `delayMs`"),
+        "runAt": (message.run_at is not None, "an ordered queue has one delay for all messages, its setting `delayMs`"),
+        "priority": (
+            message.priority != "normal",
+            "an ordered queue delivers messages in the order in which they were published",
+        ),
+        "uniqueKey": (message.unique_key is not None, "an ordered queue has `dedupeId` instead"),
+    }
+    for field, (is_given, reason) in refused.items():
+        if is_given:
+            raise invalid_field(f"{path}.{field}", reason)
 
 
 def sequence_token(sequence: str) -> str:

@@ -7,12 +7,13 @@ queues, the longest waiting first.
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import structlog
 
-from postroad.api.queues import QueueStats
+from postroad.api.queues import DEFAULT_DRAIN_SECONDS, QueueStats
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import stream_info
 from postroad.jetstream.replicated_table import ReplicatedTable
@@ -26,7 +27,6 @@ from postroad.queues.stats import QueueStatsReader
 from postroad.queues.throughput import Throughput
 from postroad.telemetry.outbox import Outbox
 
-DEFAULT_DRAIN_SECONDS = 300  # of queues without `expectedDrainSeconds`
 _IDLE_SECONDS = 300.0
 _EMPTIED_SECONDS = 120.0
 _ROUND_MAX = 1000
@@ -42,6 +42,16 @@ class _LastSample:
     at: float
     has_messages: bool
     busy_at: float = float("-inf")
+
+
+class SampleListener(Protocol):
+    """Receives the samples of each round, in the process that samples."""
+
+    def reset(self) -> None:
+        """Called when the process begins to sample."""
+
+    async def observe(self, samples: Iterable[QueueSampled]) -> int:
+        """Called after each round. Raises EngineUnavailable."""
 
 
 class QueueSampler:
@@ -64,10 +74,16 @@ class QueueSampler:
         self._tenants, self._publisher, self._seconds = tenants, publisher, seconds
         self._last: dict[str, _LastSample] = {}
         self._existing: list[tuple[str, str]] = []
+        self._listeners: list[SampleListener] = []
+
+    def add_listener(self, listener: SampleListener) -> None:
+        self._listeners.append(listener)
 
     async def run(self) -> None:
         """Run until cancelled."""
         self._last.clear()
+        for listener in self._listeners:
+            listener.reset()
         self._throughput.start_totals()
         try:
             while True:
@@ -85,9 +101,17 @@ class QueueSampler:
         await self._publisher.publish(itertools.chain(*samples.values()), self._existing)
         for of_tenant in samples.values():
             self._outbox.record(None, *of_tenant)
+        await self._notify([sample for of_tenant in samples.values() for sample in of_tenant])
         if any(failures):
             log.warning("queues_not_sampled", count=sum(failures))
         return sum(map(len, samples.values()))
+
+    async def _notify(self, samples: list[QueueSampled]) -> None:
+        for listener in self._listeners:
+            try:
+                await listener.observe(samples)
+            except PostroadError as problem:  # the next round tries again
+                log.warning("samples_not_processed", code=problem.code, detail=problem.detail)
 
     def _due(self, now: float) -> list[QueueRecord]:
         """The queues to sample now, the longest waiting first."""
@@ -143,6 +167,7 @@ def _event(record: QueueRecord, stats: QueueStats, totals: tuple[int, int], seco
         waiting=stats.waiting,
         overdue=stats.overdue,
         retrying=stats.retrying,
+        deferred=stats.deferred,
         oldest_age_ms=stats.oldest_age_ms,
         expected_drain_seconds=record.settings.expected_drain_seconds or DEFAULT_DRAIN_SECONDS,
         in_per_second=round(published / seconds, 3),

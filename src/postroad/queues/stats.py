@@ -10,7 +10,10 @@ from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import ConsumerState, consumer_state
 from postroad.kernel.clock import Clock
 from postroad.queues.dead_letters import DeadLetters
+from postroad.queues.deferred_messages import DeferredMessages, since_ms
 from postroad.queues.lease_log import LeaseLog
+from postroad.queues.ordered_browsing import OrderedBrowser
+from postroad.queues.ordered_leases import OrderedLeases
 from postroad.queues.records import QueueRecord
 from postroad.queues.throughput import Throughput
 from postroad.queues.waiting import WaitingPulls
@@ -31,7 +34,11 @@ class QueueStatsReader:
         waiting: WaitingPulls,
         throughput: Throughput,
         clock: Clock,
+        ordered: OrderedLeases,
+        deferred: DeferredMessages,
     ) -> None:
+        self._deferred = deferred
+        self._ordered, self._ordered_browser = ordered, OrderedBrowser(connection, clock)
         self._connection, self._dead_letters, self._throughput, self._clock = connection, dead_letters, throughput, clock
         self._lease_log, self._waiting = lease_log, waiting
         self._cached: dict[str, tuple[float, asyncio.Task[QueueStats]]] = {}
@@ -60,14 +67,18 @@ class QueueStatsReader:
         JetStream counts the messages that were delivered and not acknowledged; the lease log has their states.
         Raises QueueNotFound if the queue is being deleted.
         """
+        if record.is_ordered:
+            return await self._sample_ordered(record, has_dead_letters=has_dead_letters)
         await self._lease_log.loaded()
         consumer = await self._consumer_state(record)
+        deferred, first_deferred_ms = await self._deferred.count(record) if record.has_deferred else (0, None)
         first, delayed, dead = await asyncio.gather(
             self._first(record, record.ready_subjects) if consumer.num_pending or consumer.num_ack_pending else _constant([]),
             self._delayed(record),
             self._dead_letters.count(record) if has_dead_letters and record.settings.dead_letter_queue is None else _constant(0),
         )
-        oldest_at_ms = min((page.entries[0].at_ms for page in first if page.entries), default=None)
+        times = [since_ms(page.entries[0]) for page in first if page.entries]
+        oldest_at_ms = min(times if first_deferred_ms is None else [*times, first_deferred_ms], default=None)
         rate = self._throughput.rate(record.stream)
         # After a purge, a consumer with several subjects may count messages that are gone until their leases end.
         present = sum(len(page.entries) + page.remaining for page in first)
@@ -75,13 +86,38 @@ class QueueStatsReader:
         unacknowledged = min(consumer.num_ack_pending, present - pending)
         delivered = self._lease_log.counts(record, unacknowledged)
         return QueueStats(
-            ready=pending + unacknowledged - delivered.leased - delivered.retrying,
+            ready=pending + unacknowledged - delivered.leased - delivered.retrying + deferred,
             leased=delivered.leased,
+            deferred=deferred,
             overdue=delivered.overdue,
             retrying=delivered.retrying,
             delayed=delayed,
             dead=dead,
             waiting=self._waiting.count(record.stream, consumer.num_waiting),
+            oldest_age_ms=None if oldest_at_ms is None else max(0, self._clock() - oldest_at_ms),
+            in_per_second=rate.in_per_second,
+            out_per_second=rate.out_per_second,
+        )
+
+    async def _sample_ordered(self, record: QueueRecord, *, has_dead_letters: bool) -> QueueStats:
+        """The dispatcher of the queue counts its messages."""
+        counts = await self._ordered.counts(record)
+        has_own_dead_letters = has_dead_letters and record.settings.dead_letter_queue is None
+        oldest_at_ms, delayed, dead = await asyncio.gather(
+            self._ordered_browser.oldest_at_ms(record),
+            self._ordered_browser.delayed(record),
+            self._dead_letters.count(record) if has_own_dead_letters else _constant(0),
+        )
+        rate = self._throughput.rate(record.stream)
+        delayed = min(delayed, counts.new)
+        return QueueStats(
+            ready=counts.new - delayed + counts.due + counts.overdue,
+            leased=counts.leased,
+            overdue=counts.overdue,
+            retrying=counts.retrying,
+            delayed=delayed,
+            dead=dead,
+            waiting=self._waiting.count(record.stream, counts.waiting),
             oldest_age_ms=None if oldest_at_ms is None else max(0, self._clock() - oldest_at_ms),
             in_per_second=rate.in_per_second,
             out_per_second=rate.out_per_second,
@@ -110,8 +146,12 @@ class QueueStatsReader:
 
     async def count(self, record: QueueRecord) -> int:
         """The number of messages, whatever their state."""
+        if record.is_ordered:
+            counts = await self._ordered.counts(record)
+            return counts.new + counts.leased + counts.retrying + counts.due + counts.overdue
+        deferred, _ = await self._deferred.count(record) if record.has_deferred else (0, None)
         pages = await self._first(record, (*record.ready_subjects, *record.delayed_subjects))
-        return sum(len(page.entries) + page.remaining for page in pages)
+        return sum(len(page.entries) + page.remaining for page in pages) + deferred
 
 
 async def _constant(value: T) -> T:

@@ -105,7 +105,7 @@ class StreamAppender:
         """Like `submit`, but calls `on_outcome`, which must not raise. Raises TooLarge, StorageQuotaExceeded, EngineFull,
         Overloaded: then nothing is stored."""
         pending = _PendingAppend(request, on_outcome)
-        if not self._send_directly(pending):
+        if self._running is not None or not self._send_directly(pending):
             self._enqueue(pending)
 
     def _enqueue(self, pending: _PendingAppend) -> None:
@@ -116,15 +116,12 @@ class StreamAppender:
     # Fast path: an append without guards depends on the record alone and needs no batch of its own
 
     def _send_directly(self, pending: _PendingAppend) -> bool:
-        """Pass the append to the committer at once. False if the decision depends on other appends or may be a refusal."""
+        """Pass the append to the committer at once. False if the decision depends on other appends or may be a refusal.
+
+        No batch may be in progress.
+        """
         snapshot, request = self._snapshot, pending.request
-        if (
-            snapshot is None
-            or request.data is None
-            or request.is_guarded
-            or self._producers is not None
-            or self._running is not None
-        ):
+        if snapshot is None or request.data is None or request.is_guarded or self._producers is not None:
             return False
         try:
             if not isinstance(decide(snapshot, request, self._clock()), StreamChange):
@@ -162,7 +159,10 @@ class StreamAppender:
     async def _run(self) -> None:
         try:
             while self._pending:
+                self._send_waiting_directly()
                 batch = self._next_batch()
+                if not batch:
+                    break
                 try:
                     resolved = await self._process(batch)
                     self._pending[:0] = batch[resolved:]  # requests after a close are decided again
@@ -171,6 +171,19 @@ class StreamAppender:
                     _fail(batch, problem)
         finally:
             self._running = asyncio.create_task(self._run()) if self._pending else None
+
+    def _send_waiting_directly(self) -> None:
+        """Send the first appends without a batch, if they need none. Otherwise writers that append all the time, which waited
+        together once, would wait for each other's batches for ever."""
+        sent = 0
+        for pending in self._pending:
+            try:
+                if pending.has_conflicted or not self._send_directly(pending):
+                    break
+            except PostroadError as refusal:
+                pending.on_outcome(refusal)
+            sent += 1
+        del self._pending[:sent]
 
     def _next_batch(self) -> list[_PendingAppend]:
         size = count = 0

@@ -4,21 +4,26 @@ from functools import cache
 
 import structlog
 
-from postroad.api.subscriptions import DeliveryType
+from postroad.api.subscriptions import DeliveryType, Ordering
 from postroad.crypto.secret_encryption import DecryptionFailed
 from postroad.kernel.buffered_metrics import Counter
 from postroad.kernel.clock import Clock
+from postroad.kernel.errors import InvalidRequest, NotFound
+from postroad.queues.records import StoredMessage
 from postroad.subscriptions import metrics
 from postroad.subscriptions.attempt_log import AttemptLog
 from postroad.subscriptions.dead_letters import SubscriptionDeadLetterStore
 from postroad.subscriptions.endpoint_rules import Decision, Outcome, Step, decide
 from postroad.subscriptions.endpoints import Endpoints
 from postroad.subscriptions.events import DeliveryDead, LoopSuspected, SubscriptionFailing, SubscriptionRecovered
+from postroad.subscriptions.formats import DeliveryFormats, NotDeliverable
 from postroad.subscriptions.outgoing import OutgoingMessage
 from postroad.subscriptions.owned_subscription import OwnedSubscription, Started
 from postroad.subscriptions.push_client import AttemptResult, PushClient
-from postroad.subscriptions.queue_target import QueueTarget
+from postroad.subscriptions.queue_target import QueueTarget, SequenceNumber, dead_letter, queue_message
+from postroad.subscriptions.received_message import ReceivedMessage, ordering_key
 from postroad.subscriptions.records import AttemptRecord, SubscriptionRecord
+from postroad.telemetry.flow_counters import FlowCounters
 from postroad.telemetry.outbox import Outbox
 from postroad.topics.records import StoredTopicMessage
 
@@ -40,14 +45,32 @@ class Attempter:
         attempts: AttemptLog,
         outbox: Outbox,
         clock: Clock,
+        formats: DeliveryFormats,
     ) -> None:
+        self._formats = formats
         self._push, self._queues, self._endpoints = push, queues, endpoints
         self._dead_letters, self._attempts, self._outbox, self._clock = dead_letters, attempts, outbox, clock
+        self.flows: FlowCounters | None = None  # set where flows are counted
 
-    async def send(self, record: SubscriptionRecord, message: OutgoingMessage, attempt: int) -> AttemptResult:
-        """One attempt, to wherever the subscription delivers. Does not raise for failures of the target."""
-        if record.delivery_type is DeliveryType.QUEUE:
-            return await self._queues.attempt(record, message.stored)
+    async def send(
+        self, record: SubscriptionRecord, message: OutgoingMessage, attempt: int, delivery: str | None = None
+    ) -> AttemptResult:
+        """One attempt, to wherever the subscription delivers. Does not raise for failures of the target.
+
+        `delivery` names an ordered delivery of the topic, in which an ordered queue gets each message once.
+        """
+        form = self._formats.of(record)
+        try:
+            if record.delivery_type is DeliveryType.QUEUE:
+                once = None
+                if delivery is not None and record.ordering is Ordering.KEY:
+                    key = ordering_key(record, ReceivedMessage(message.stored))
+                    once = SequenceNumber(f"{delivery}\0{key}", message.stored.sequence)
+                return await self._queues.attempt(record, self._queue_message(record, message), record.queue or "", once)
+            if form is not None:
+                return await self._push.attempt_formatted(record, message, form)
+        except NotDeliverable as refused:
+            return AttemptResult(Outcome.REFUSED, 0, error=str(refused))
         try:
             endpoint = self._endpoints.of(record, self._clock())
         except DecryptionFailed:
@@ -55,11 +78,19 @@ class Attempter:
             return AttemptResult(Outcome.TRANSIENT, 0, error="the secret cannot be decrypted", is_ours=True)
         return await self._push.attempt(endpoint, message, attempt)
 
+    def _queue_message(self, record: SubscriptionRecord, message: OutgoingMessage) -> StoredMessage:
+        form = self._formats.of(record)
+        if form is not None:
+            return form.queue_message(record, message, self._clock())
+        return queue_message(record, message.stored, self._clock())
+
     async def attempt(self, owned: OwnedSubscription, started: Started, message: OutgoingMessage) -> Decision:
         """Send and apply the result. A dead letter is durable before its message is settled. Raises EngineUnavailable."""
         record, cursor = owned.record, started.cursor.cursor
         started_ms = self._clock()
-        result = await self.send(record, message, started.attempt)
+        is_live = started.cursor is owned.live
+        delivery = record.delivery if is_live else f"{record.incarnation}/{started.cursor.name}"
+        result = await self.send(record, message, started.attempt, delivery)
         now_ms = self._clock()
         decision = decide(
             result.outcome,
@@ -73,11 +104,16 @@ class Attempter:
         if owned.is_released:
             return decision
         owned.count(result, now_ms)
+        if self.flows is not None:
+            is_delivered = result.outcome is Outcome.DELIVERED
+            self.flows.add(
+                record.tenant, f"topic:{record.topic}", f"subscription:{record.id}", int(is_delivered), int(not is_delivered)
+            )
         self._record_health(owned, result)
-        if started.cursor is owned.live and owned.loops.add(message.stored, started_ms, now_ms):
+        if is_live and owned.loops.add(message.stored, started_ms, now_ms):
             self._record_loop(record, message.stored)
         if decision.step is Step.DEAD_LETTER:
-            await self._dead_letter(record, message.stored, decision.reason, started.attempt, now_ms)
+            await self._dead_letter(record, message, decision.reason, started.attempt, now_ms)
         if decision.step is Step.RETRY:
             owned.paused_until_ms = max(owned.paused_until_ms, now_ms + decision.pause_ms if decision.pause_ms else 0)
             cursor.retry(started.sequence, now_ms + decision.delay_ms)
@@ -94,9 +130,11 @@ class Attempter:
         return decision
 
     async def _dead_letter(
-        self, record: SubscriptionRecord, message: StoredTopicMessage, reason: str, attempts: int, now_ms: int
+        self, record: SubscriptionRecord, outgoing: OutgoingMessage, reason: str, attempts: int, now_ms: int
     ) -> None:
-        await self._dead_letters.store(record, message, reason, attempts, now_ms)
+        message = outgoing.stored
+        if not await self._store_in_queue(record, outgoing, reason, attempts):
+            await self._dead_letters.store(record, message, reason, attempts, now_ms)
         metrics.dead.add(record.tenant)
         self._outbox.record(
             None,
@@ -110,6 +148,19 @@ class Attempter:
                 attempt_count=attempts,
             ),
         )
+
+    async def _store_in_queue(self, record: SubscriptionRecord, message: OutgoingMessage, reason: str, attempts: int) -> bool:
+        """Publish a dead letter to the queue that the subscription names. False without one, or if the queue refuses it."""
+        if record.dead_letter_queue is None:
+            return False
+        try:
+            found = self._queue_message(record, message)
+            letter = dead_letter(record, message.stored, found, reason, attempts)
+            await self._queues.store(record, letter, record.dead_letter_queue)
+        except (InvalidRequest, NotFound, NotDeliverable) as refused:
+            log.warning("dead_letter_queue_refused", tenant=record.tenant, subscription=record.id, reason=str(refused))
+            return False
+        return True
 
     def _record_health(self, owned: OwnedSubscription, result: AttemptResult) -> None:
         """Record the first opening of the breaker, and the first success after it."""

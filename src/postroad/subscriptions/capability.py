@@ -21,7 +21,9 @@ from postroad.subscriptions.dead_letters import SubscriptionDeadLetterStore
 from postroad.subscriptions.dispatcher import Dispatcher
 from postroad.subscriptions.endpoints import Endpoints
 from postroad.subscriptions.events import EVENTS
+from postroad.subscriptions.formats import DeliveryFormats
 from postroad.subscriptions.live_routes import LiveSubscriptionRoutes
+from postroad.subscriptions.live_subscriptions import LiveSubscriptions
 from postroad.subscriptions.log_reader import LogReader
 from postroad.subscriptions.message_cache import MessageCache
 from postroad.subscriptions.progress_store import ProgressStore, progress_stream
@@ -30,6 +32,7 @@ from postroad.subscriptions.queue_target import QueueTarget
 from postroad.subscriptions.records import SubscriptionRecord
 from postroad.subscriptions.redrive import REDRIVE, SubscriptionRedriver
 from postroad.subscriptions.replay import REPLAY, Replayer
+from postroad.subscriptions.rewinding import Rewinder
 from postroad.subscriptions.routes import SubscriptionRoutes
 from postroad.subscriptions.service import SUBSCRIPTIONS_BUCKET, Subscriptions
 from postroad.subscriptions.settings import SubscriptionsSettings
@@ -38,6 +41,7 @@ from postroad.subscriptions.takeover import Takeover
 from postroad.subscriptions.testing import DeliveryTester
 from postroad.subscriptions.topic_followers import TopicFollowers
 from postroad.tasks.service import Handler
+from postroad.telemetry.live_sections import LiveSection
 from postroad.topics.capability import TopicsCapability
 from postroad.topics.lifecycle import Dependent
 
@@ -49,6 +53,7 @@ class SubscriptionsCapability(Capability):
     errors = (FilterInvalid,)
     events = EVENTS
     buckets = (SUBSCRIPTIONS_BUCKET, MEMBERS_BUCKET)
+    ephemeral_buckets = (MEMBERS_BUCKET,)
 
     def __init__(self, platform: Platform) -> None:
         super().__init__(platform)
@@ -79,17 +84,30 @@ class SubscriptionsCapability(Capability):
             clock,
             subscriptions_max=chosen.subscriptions_max,
         )
+        self.formats = DeliveryFormats()
         self._attempter = Attempter(
             self.push,
-            QueueTarget(queues.publisher, clock),
+            QueueTarget(queues.publisher, queues.lifecycle, queues.numbered_deliveries),
             self._endpoints,
             self._dead_letters,
             self._attempts,
             platform.outbox,
             clock,
+            self.formats,
         )
+        self._attempter.flows = platform.flows
         self._replayer = Replayer(
             connection, self.table, self.service, topics.lifecycle, topics.reader, self._progress, platform.tasks
+        )
+        self.rewinder = Rewinder(
+            connection,
+            self.table,
+            self.service,
+            topics.lifecycle,
+            topics.reader,
+            self._progress,
+            platform.audit,
+            clock,
         )
         self._redriver = SubscriptionRedriver(
             connection, self.table, self.service, self._dead_letters, self._attempter, platform.tasks, clock
@@ -123,9 +141,9 @@ class SubscriptionsCapability(Capability):
     def tables(self) -> Sequence[ReplicatedTable[Any]]:
         return (self.table, self.members_table)
 
-    def routes(self) -> Sequence[Route]:
+    def _status_reader(self) -> StatusReader:
         platform, topics = self.platform, self.platform.use(TopicsCapability)
-        status = StatusReader(
+        return StatusReader(
             platform.connection,
             topics.lifecycle,
             topics.reader,
@@ -135,8 +153,15 @@ class SubscriptionsCapability(Capability):
             platform.clock,
             topics.live.connections,
         )
+
+    def live_sections(self) -> Sequence[LiveSection]:
+        return (LiveSubscriptions(self.table, self._status_reader()),)
+
+    def routes(self) -> Sequence[Route]:
+        platform, topics = self.platform, self.platform.use(TopicsCapability)
+        status = self._status_reader()
         tester = DeliveryTester(self._attempter, platform.clock)
-        routes = SubscriptionRoutes(self.service, status, self._attempts, tester, self._replayer)
+        routes = SubscriptionRoutes(self.service, status, self._attempts, tester, self._replayer, self.rewinder)
         dead_letters = SubscriptionDeadLetterRoutes(self.service, self._dead_letters, self._redriver, platform.audit)
         live = LiveSubscriptionRoutes(self.service, self.table, topics.lifecycle, topics.live, self.platform.clock)
         return [*routes.table(), *dead_letters.table(), *live.table()]

@@ -9,26 +9,32 @@ condition. A value that is missing, as every value is in a body that is not JSON
 negation of a condition that it does not satisfy.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from postroad.api.subscriptions import FilterInvalid
+from postroad.subscriptions.value_tests import (
+    MISSING,
+    Matcher,
+    Test,
+    all_matchers,
+    all_tests,
+    any_matcher,
+    any_test,
+    compares,
+    equals,
+    exists,
+    of_elements,
+    prefix,
+    suffix,
+)
 
 CONDITIONS_MAX = 32
 DEPTH_MAX = 4
 PATH_CHARS_MAX = 256
 TEXT_CHARS_MAX = 1024
 _OPERATORS = ("equals", "prefix", "suffix", "gt", "gte", "lt", "lte", "exists", "not")
-
-
-class _Missing:
-    """A value that a message does not have."""
-
-
-MISSING: Final = _Missing()
-
-Test = Callable[[Any], bool]  # of one value, or MISSING
-Matcher = Callable[[Any, Mapping[str, str]], bool]  # of a decoded payload, or MISSING, and headers with lower-case names
+_COMPARISONS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 
 
 class ContentFilter:
@@ -67,7 +73,7 @@ class _Compiler:
                 raise FilterInvalid(f"unknown part {name[:64]!r} at {path}; expected payload, headers or or")
         if not parts:
             raise FilterInvalid(f"the filter at {path} has no conditions")
-        return _all_of(parts)
+        return all_matchers(parts)
 
     def _fields(self, part: Any, path: str, depth: int) -> list[tuple[str, Test]]:
         if not isinstance(part, Mapping) or not part:
@@ -82,7 +88,7 @@ class _Compiler:
     def _any_filter(self, part: Any, path: str, depth: int) -> Matcher:
         if not isinstance(part, Sequence) or isinstance(part, str) or not part:
             raise FilterInvalid(f"expected a list of filters at {path}")
-        return _any_of([self.filter(one, f"{path}[{index}]", depth + 1) for index, one in enumerate(part)])
+        return any_matcher([self.filter(one, f"{path}[{index}]", depth + 1) for index, one in enumerate(part)])
 
     def _payload_part(self, field: str, test: Test) -> Matcher:
         names = tuple(field.split("."))
@@ -94,12 +100,12 @@ class _Compiler:
         if isinstance(condition, Mapping):
             if not condition:
                 raise FilterInvalid(f"the condition at {path} is empty")
-            return _all_tests([self._operator(name, value, path, depth) for name, value in condition.items()])
+            return all_tests([self._operator(name, value, path, depth) for name, value in condition.items()])
         if isinstance(condition, list):
             if not condition:
                 raise FilterInvalid(f"the list at {path} is empty")
-            return _any_test([self._condition(one, f"{path}[{index}]", depth + 1) for index, one in enumerate(condition)])
-        return _of_elements(self._count(_equals(_scalar(condition, path)), path))
+            return any_test([self._condition(one, f"{path}[{index}]", depth + 1) for index, one in enumerate(condition)])
+        return of_elements(self._count(equals(_scalar(condition, path)), path))
 
     def _operator(self, name: str, value: Any, path: str, depth: int) -> Test:
         path = f"{path}.{name}"
@@ -109,16 +115,16 @@ class _Compiler:
         if name == "exists":
             if not isinstance(value, bool):
                 raise FilterInvalid(f"expected true or false at {path}")
-            return self._count(lambda found: (found is not MISSING) is value, path)
+            return self._count(exists(value), path)
         if name == "equals":
-            test = _equals(_scalar(value, path))
+            test = equals(_scalar(value, path))
         elif name in ("prefix", "suffix"):
-            test = _affix(name, _text(value, path))
-        elif name in ("gt", "gte", "lt", "lte"):
-            test = _comparison(name, _number(value, path))
+            test = (prefix if name == "prefix" else suffix)(_text(value, path))
+        elif name in _COMPARISONS:
+            test = _comparison(_COMPARISONS[name], _number(value, path))
         else:
             raise FilterInvalid(f"unknown operator at {path[:200]}; expected one of {', '.join(_OPERATORS)}")
-        return _of_elements(self._count(test, path))
+        return of_elements(self._count(test, path))
 
     def _count(self, test: Test, path: str) -> Test:
         self._conditions += 1
@@ -140,60 +146,18 @@ def _value_at(payload: Any, names: tuple[str, ...]) -> Any:
     return payload
 
 
-def _all_of(parts: Sequence[Matcher]) -> Matcher:
-    if len(parts) == 1:
-        return parts[0]
-    return lambda payload, headers: all(part(payload, headers) for part in parts)
-
-
-def _any_of(parts: Sequence[Matcher]) -> Matcher:
-    return lambda payload, headers: any(part(payload, headers) for part in parts)
-
-
-def _all_tests(tests: Sequence[Test]) -> Test:
-    if len(tests) == 1:
-        return tests[0]
-    return lambda found: all(test(found) for test in tests)
-
-
-def _any_test(tests: Sequence[Test]) -> Test:
-    return lambda found: any(test(found) for test in tests)
-
-
-def _of_elements(test: Test) -> Test:
-    """Of an array, one element must pass."""
-    return lambda found: any(test(one) for one in found) if isinstance(found, list) else test(found)
-
-
-def _equals(wanted: Any) -> Test:
-    """JSON equality: 1 equals 1.0, but neither equals true."""
-    is_boolean = isinstance(wanted, bool)
-    return lambda found: found is not MISSING and isinstance(found, bool) == is_boolean and bool(found == wanted)
-
-
-def _affix(name: str, wanted: str) -> Test:
-    if name == "prefix":
-        return lambda found: isinstance(found, str) and found.startswith(wanted)
-    return lambda found: isinstance(found, str) and found.endswith(wanted)
-
-
 def _comparison(name: str, bound: float) -> Test:
-    compare: Callable[[float], bool] = {
-        "gt": lambda found: found > bound,
-        "gte": lambda found: found >= bound,
-        "lt": lambda found: found < bound,
-        "lte": lambda found: found <= bound,
-    }[name]
+    test = compares(name, bound)
 
-    def test(found: Any) -> bool:
+    def with_headers(found: Any) -> bool:
         if isinstance(found, str):  # a header
             try:
                 found = float(found)
             except ValueError:
                 return False
-        return isinstance(found, int | float) and not isinstance(found, bool) and compare(found)
+        return test(found)
 
-    return test
+    return with_headers
 
 
 def _scalar(value: Any, path: str) -> Any:

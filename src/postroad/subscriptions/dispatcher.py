@@ -17,6 +17,7 @@ from postroad.jetstream.membership import Membership
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import Conflict, PostroadError
+from postroad.kernel.rendezvous import owner_of
 from postroad.subscriptions import metrics
 from postroad.subscriptions.attempt_log import AttemptLog
 from postroad.subscriptions.attempter import Attempter
@@ -26,7 +27,6 @@ from postroad.subscriptions.events import DeliverySampled
 from postroad.subscriptions.log_reader import LogReader, offer
 from postroad.subscriptions.outgoing import OutgoingMessage
 from postroad.subscriptions.owned_subscription import OwnedCursor, OwnedSubscription, Started
-from postroad.subscriptions.ownership import owner_of
 from postroad.subscriptions.received_message import ReceivedMessage
 from postroad.subscriptions.records import SubscriptionRecord
 from postroad.subscriptions.scheduler import Scheduler
@@ -41,6 +41,8 @@ _RECONCILE_SECONDS = 2.0
 _RETRY_SECONDS = 1.0
 _DRAIN_SECONDS = 2.0
 _SAMPLE_SECONDS = 10.0
+_BUSY_MAX = 256
+_BUSY_SECONDS = 0.005
 _RESUME_READING_FROM = OPEN_MAX // 2  # free places of a full cursor from which on the log is read again
 
 Disable = Callable[[SubscriptionRecord, str], Awaitable[None]]
@@ -74,6 +76,7 @@ class Dispatcher:
         self._scheduler = Scheduler(self._attempt, clock, slots=slots, is_served=is_served)
         self._owned: dict[str, OwnedSubscription] = {}  # by key of the record
         self._busy: dict[str, asyncio.Task[None]] = {}  # takeovers and releases in progress, by key
+        self._retrying = 0  # of these, those that failed and wait
         self._reading: set[asyncio.Task[None]] = set()
         self._dirty: set[str] = set()
         self._sampled: dict[str, tuple[int, int]] = {}
@@ -124,17 +127,24 @@ class Dispatcher:
             members = self._membership.members
             for key in set(self._table.keys_under()) | set(self._owned) if changed is None else changed:
                 self._reconcile(key, members)
+                await self._limit_busy()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_RECONCILE_SECONDS):
                     await self._wake.wait()
             if not self._changed:
                 self._changed = None  # a topic may have appeared or ended
 
+    async def _limit_busy(self) -> None:
+        """Wait while very many takeovers and releases are in progress: what they hold for a moment is many times what remains,
+        and would stay with the process. Those that wait for another process, or to be tried again, do not count."""
+        while len(self._busy) - self._takeover.awaiting_release - self._retrying >= _BUSY_MAX:  # noqa: ASYNC110
+            await asyncio.sleep(_BUSY_SECONDS)
+
     def _reconcile(self, key: str, members: frozenset[str]) -> None:
         if key in self._busy:
             return
         record, owned = self._table.get(key), self._owned.get(key)
-        topic = None if record is None or record.is_read_live else self._topic(record)
+        topic = None if record is None or not record.is_delivered else self._topic(record)
         is_ours = record is not None and topic is not None and owner_of(record.id, members) == self._membership.name
         if owned is None:
             if is_ours and record is not None and topic is not None:
@@ -154,7 +164,11 @@ class Dispatcher:
                 await work
             except PostroadError as problem:
                 log.warning("subscription_not_reconciled", subscription=key, code=problem.code)
-                await asyncio.sleep(_RETRY_SECONDS)
+                self._retrying += 1
+                try:
+                    await asyncio.sleep(_RETRY_SECONDS)
+                finally:
+                    self._retrying -= 1
             finally:
                 self._busy.pop(key, None)
                 self._reconcile_soon(key)
@@ -176,8 +190,10 @@ class Dispatcher:
             self._read(owned, one)
 
     async def _update(self, key: str, owned: OwnedSubscription, record: SubscriptionRecord, topic: TopicRecord) -> None:
-        """Apply a changed record. Another ordering needs a new cursor: the subscription is released and taken again."""
-        if (record.ordering, record.ordering_key) != (owned.record.ordering, owned.record.ordering_key):
+        """Apply a changed record. Another ordering, or a rewind, needs a new cursor: the subscription is released and taken
+        again."""
+        before = owned.record
+        if (record.ordering, record.ordering_key, record.cursor) != (before.ordering, before.ordering_key, before.cursor):
             await self._release(key, owned, is_deleted=False)
             return
         if not record.is_active:

@@ -41,6 +41,7 @@ class Endpoints:
             signers=tuple(Signer(self._cipher.decrypt(record.secret_owner, one.encrypted)) for one in valid),
             headers=self._headers(record),
             format=record.format or PushFormat.RAW,
+            replayed_to=0 if record.rewind is None else record.rewind.last,
         )
         self._known[record.id] = (record, changes_at, endpoint)
         return endpoint

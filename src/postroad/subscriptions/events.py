@@ -15,7 +15,7 @@ class SubscriptionEvent(Event, frozen=True, kw_only=True):
 
 
 class SubscriptionChanged(SubscriptionEvent, frozen=True, kw_only=True, tag="subscription.changed"):
-    """A subscription was `created`, `updated`, `paused`, `resumed`, `deleted`, or `disabled` for a `reason`."""
+    """A subscription was `created`, `confirmed`, `updated`, `paused`, `resumed`, `deleted`, or `disabled` for a `reason`."""
 
     version: int = 1
     change: str

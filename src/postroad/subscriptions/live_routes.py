@@ -159,6 +159,6 @@ def _selection(record: SubscriptionRecord) -> Selection:
     return Selection(
         record.patterns,
         (record.id, record.updated_at_ms),
-        lambda stored: ReceivedMessage(stored).passes(content),
+        lambda stored: ReceivedMessage(stored).passes((content,)),
         latest_ms=latest_ms,
     )

@@ -21,7 +21,9 @@ def offer(owned: OwnedSubscription, one: OwnedCursor, message: ReceivedMessage) 
     """Open a message whose subject matches, if its content does. False if the cursor is full: read it again later."""
     if message.stored.sequence <= one.cursor.read_to:
         return True
-    if not message.passes(owned.content):
+    rewind = owned.record.rewind
+    is_after_end = rewind is not None and rewind.until_ms is not None and message.stored.at_ms >= rewind.until_ms
+    if is_after_end or not message.passes(owned.filters):
         one.cursor.skip_to(message.stored.sequence)
         return True
     if not one.cursor.capacity:

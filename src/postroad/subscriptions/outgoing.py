@@ -1,9 +1,10 @@
 """A message on its way to an endpoint: the request that is sent for it. Pure."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from postroad.api.subscriptions import PushFormat
@@ -11,6 +12,8 @@ from postroad.kernel.clock import rfc3339
 from postroad.outbound.rules import HeaderLines, encode_headers
 from postroad.subscriptions.signatures import Signer, signature_headers
 from postroad.topics.records import StoredTopicMessage
+
+T = TypeVar("T")
 
 META_PREFIX = "X-MQ-Meta-"
 _VALUE_CHARS_MAX = 4096
@@ -21,7 +24,10 @@ _OWN_NAMES = ("content-type", "content-length", "traceparent")
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where and how the messages of a subscription are sent. `signers` are those of the valid secrets, the oldest first."""
+    """Where and how the messages of a subscription are sent. `signers` are those of the valid secrets, the oldest first.
+
+    `replayed_to`: messages up to this sequence are delivered again.
+    """
 
     subscription: str
     tenant: str
@@ -31,6 +37,7 @@ class Endpoint:
     signers: Sequence[Signer] = ()
     headers: Mapping[str, str] = field(default_factory=dict)
     format: PushFormat = PushFormat.RAW
+    replayed_to: int = 0
 
     @cached_property
     def header_lines(self) -> HeaderLines:
@@ -41,10 +48,11 @@ class Endpoint:
 class OutgoingMessage:
     """A message, with the headers that it has in the requests to all endpoints. They are encoded once."""
 
-    __slots__ = ("_lines", "stored")
+    __slots__ = ("_lines", "_shared", "stored")
 
     def __init__(self, stored: StoredTopicMessage) -> None:
         self.stored = stored
+        self._shared: dict[Any, Any] | None = None
         self._lines: dict[PushFormat, HeaderLines] | None = None
 
     def header_lines(self, topic: str, push_format: PushFormat) -> HeaderLines:
@@ -54,6 +62,15 @@ class OutgoingMessage:
         found = self._lines.get(push_format)
         if found is None:
             found = self._lines[push_format] = encode_headers(message_headers(topic, self.stored, push_format))
+        return found
+
+    def shared(self, key: object, make: Callable[[], T]) -> T:
+        """What deliveries of this message to several subscriptions have in common, made once."""
+        if self._shared is None:
+            self._shared = {}
+        if key not in self._shared:
+            self._shared[key] = make()
+        found: T = self._shared[key]
         return found
 
 
@@ -67,6 +84,8 @@ def message_headers(topic: str, message: StoredTopicMessage, push_format: PushFo
         "X-MQ-Id": str(message.sequence),
         "X-MQ-Hops": str(message.hops + 1),
     }
+    if message.group is not None:
+        headers["X-MQ-Group"] = _value(message.group)
     if message.traceparent is not None:
         headers["traceparent"] = _value(message.traceparent)
     for name, value in message.headers.items():
@@ -82,6 +101,8 @@ def attempt_headers(endpoint: Endpoint, message: StoredTopicMessage, attempt: in
     message_id = f"{endpoint.subscription}.{message.sequence}"
     headers = signature_headers(endpoint.signers, message_id, message.at_ms, now_ms // 1000, message.body)
     headers["X-MQ-Attempt"] = str(attempt)
+    if message.sequence <= endpoint.replayed_to and message.sequence:
+        headers["X-MQ-Replayed"] = "true"
     return headers
 
 

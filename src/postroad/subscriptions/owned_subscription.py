@@ -13,8 +13,10 @@ from postroad.subscriptions.endpoint_rules import (
     ConcurrencyWindow,
     Outcome,
 )
+from postroad.subscriptions.filter_policy import FilterPolicy
 from postroad.subscriptions.loop_detector import LoopDetector
 from postroad.subscriptions.push_client import AttemptResult
+from postroad.subscriptions.received_message import message_filters
 from postroad.subscriptions.records import LIVE_CURSOR, ProgressRecord, ReplayRange, SubscriptionRecord
 
 _RECENT_MS = 300_000
@@ -64,7 +66,7 @@ class OwnedSubscription:
     last_error: str | None = None
     is_released: bool = False  # another process delivers it now: results of attempts in flight do not count
     is_failing: bool = False  # the event `subscription.failing` was recorded
-    content: ContentFilter | None = None
+    filters: tuple[ContentFilter | FilterPolicy, ...] = ()
     breaker: CircuitBreaker = field(
         default_factory=lambda: CircuitBreaker(BREAKER_FAILURES, BREAKER_OPEN_MS, BREAKER_OPEN_MS_MAX)
     )
@@ -86,7 +88,7 @@ class OwnedSubscription:
     def update(self, record: SubscriptionRecord) -> None:
         """Apply changed settings, other than the ordering, which a cursor has for life. A changed endpoint gets a new chance."""
         before, self.record = self.record, record
-        self.content = ContentFilter(record.content_filter) if record.content_filter is not None else None
+        self.filters = message_filters(record)
         self.window.maximum = record.max_in_flight
         if record.max_per_second != (self.rate.rate if self.rate else None):
             self.rate = TokenBucket(record.max_per_second, 0.0, burst=1) if record.max_per_second else None

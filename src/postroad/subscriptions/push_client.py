@@ -1,7 +1,7 @@
 """One attempt to deliver a message to an HTTP endpoint."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from postroad.api.subscriptions import BODY_EXCERPT_BYTES
@@ -10,7 +10,9 @@ from postroad.outbound.client import Outbound
 from postroad.outbound.http_connection import HttpResult
 from postroad.outbound.rules import HeaderLines, OutboundFailed, OutboundRefused
 from postroad.subscriptions.endpoint_rules import Outcome, outcome_of, retry_after_ms
+from postroad.subscriptions.formats import DeliveryFormat
 from postroad.subscriptions.outgoing import Endpoint, OutgoingMessage, attempt_headers
+from postroad.subscriptions.records import SubscriptionRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,37 +51,61 @@ class PushClient:
     def __init__(self, outbound: Outbound, clock: Clock, *, allow_loopback: bool) -> None:
         self._outbound, self._clock, self._allow_loopback = outbound, clock, allow_loopback
 
-    def check(self, url: str) -> None:
+    def check(self, url: str, *, allow_http: bool = False) -> None:
         """Raises OutboundRefused if the URL is not allowed."""
-        self._outbound.check(url, allow_loopback=self._allow_loopback)
+        self._outbound.check(url, allow_loopback=self._allow_loopback, allow_http=allow_http)
 
     async def attempt(self, endpoint: Endpoint, message: OutgoingMessage, number: int) -> AttemptResult:
         """POST the message and judge the response. Does not raise for failures of the endpoint."""
+        headers = attempt_headers(endpoint, message.stored, number, self._clock())
+        lines = HeaderLines(endpoint.header_lines + message.header_lines(endpoint.topic, endpoint.format))
+        return await self._post(endpoint, message.stored.body, headers, lines, outcome_of)
+
+    async def attempt_formatted(
+        self, record: SubscriptionRecord, message: OutgoingMessage, form: DeliveryFormat
+    ) -> AttemptResult:
+        """Like `attempt`, in the form of another protocol, which has its own headers and judges the response.
+
+        Raises NotDeliverable, EngineUnavailable.
+        """
+        request = form.push_request(record, message)
+        endpoint = Endpoint(record.id, record.tenant, record.topic, record.url or "", record.ack_wait_ms)
+        return await self._post(endpoint, request.body, {}, request.headers, form.outcome_of, allow_http=True)
+
+    async def _post(
+        self,
+        endpoint: Endpoint,
+        body: bytes,
+        headers: Mapping[str, str],
+        lines: HeaderLines,
+        judge: Callable[[int], Outcome],
+        *,
+        allow_http: bool = False,
+    ) -> AttemptResult:
         loop = asyncio.get_running_loop()
         started = loop.time()
-        headers = attempt_headers(endpoint, message.stored, number, self._clock())
         try:
             response = await self._outbound.post(
                 endpoint.tenant,
                 endpoint.url,
-                message.stored.body,
+                body,
                 headers,
                 seconds=endpoint.ack_wait_ms / 1000,
                 allow_loopback=self._allow_loopback,
+                allow_http=allow_http,
                 group=endpoint.subscription,
-                lines=HeaderLines(endpoint.header_lines + message.header_lines(endpoint.topic, endpoint.format)),
+                lines=lines,
             )
         except OutboundFailed as failed:
             error, is_ours = failed.reason, failed.reason == "busy"
         except OutboundRefused as refused:  # its addresses may change: not the end of the message
             error, is_ours = f"not allowed: {refused.reason}", False
         else:
-            return self._judge(response, int((loop.time() - started) * 1000), headers)
+            return self._judge(response, judge(response.status), int((loop.time() - started) * 1000), headers)
         duration_ms = int((loop.time() - started) * 1000)
         return AttemptResult(Outcome.TRANSIENT, duration_ms, error=error, request_headers=headers, is_ours=is_ours)
 
-    def _judge(self, response: HttpResult, duration_ms: int, headers: Mapping[str, str]) -> AttemptResult:
-        outcome = outcome_of(response.status)
+    def _judge(self, response: HttpResult, outcome: Outcome, duration_ms: int, headers: Mapping[str, str]) -> AttemptResult:
         return AttemptResult(
             outcome,
             duration_ms,

@@ -1,19 +1,22 @@
 """One attempt to deliver a message of a topic to a queue of the same tenant.
 
 The ids of the queue's message and job are derived from subscription and sequence, and the engine refuses a second copy for a
-minute: an attempt that is repeated after a lost response or a crash does not store the message twice in that time.
+minute: an attempt that is repeated after a lost response or a crash does not store the message twice in that time. A subscription
+that delivers in order to an ordered queue stores each message once, whenever it is repeated.
 """
 
 import asyncio
 import base64
+from typing import NamedTuple
 
 import msgspec
 
-from postroad.kernel.clock import Clock
 from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import InvalidRequest, PostroadError
 from postroad.kernel.identity import Caller, Scope
 from postroad.kernel.ids import derived_id
+from postroad.queues.lifecycle import QueueLifecycle
+from postroad.queues.numbered_deliveries import NumberedDeliveries
 from postroad.queues.publishing import Publisher
 from postroad.queues.records import StoredMessage
 from postroad.subscriptions.endpoint_rules import Outcome
@@ -21,27 +24,47 @@ from postroad.subscriptions.push_client import AttemptResult
 from postroad.subscriptions.records import SubscriptionRecord
 from postroad.topics.records import StoredTopicMessage, json_payload
 
+_REASON_CHARS_MAX = 512
+
+
+class SequenceNumber(NamedTuple):
+    """A message's number in a sequence of deliveries, of which each is made once."""
+
+    sequence: str
+    number: int
+
 
 class QueueTarget:
-    def __init__(self, publisher: Publisher, clock: Clock) -> None:
-        self._publisher, self._clock = publisher, clock
+    def __init__(self, publisher: Publisher, queues: QueueLifecycle, numbered: NumberedDeliveries) -> None:
+        self._publisher, self._queues, self._numbered = publisher, queues, numbered
 
-    async def attempt(self, record: SubscriptionRecord, message: StoredTopicMessage) -> AttemptResult:
-        """Store the message in the queue. Does not raise for failures of the queue."""
+    async def attempt(
+        self, record: SubscriptionRecord, message: StoredMessage, queue: str, once: SequenceNumber | None = None
+    ) -> AttemptResult:
+        """Store the message in the queue; in an ordered queue only if `once` was not stored before. Does not raise for failures
+        of the queue."""
         started = asyncio.get_running_loop().time()
         outcome, error = Outcome.DELIVERED, None
         try:
-            await self._store(record, message)
+            target = None if once is None else self._queues.cached(record.tenant, queue)
+            if once is not None and target is not None and target.is_ordered:
+                await self._numbered.deliver(_context(record, message), target, message, once.sequence, once.number)
+            else:
+                await self.store(record, message, queue)
         except InvalidRequest as problem:
             outcome, error = Outcome.REFUSED, f"{problem.code}: {problem.detail}"
         except PostroadError as problem:
             outcome, error = Outcome.TRANSIENT, f"{problem.code}: {problem.detail}"
         return AttemptResult(outcome, int((asyncio.get_running_loop().time() - started) * 1000), error=error)
 
-    async def _store(self, record: SubscriptionRecord, message: StoredTopicMessage) -> None:
-        caller = Caller(record.tenant, "", frozenset({Scope.PUBLISH}), name="subscription")
-        context = RequestContext(caller, traceparent=message.traceparent)
-        await self._publisher.deliver(context, record.queue or "", queue_message(record, message, self._clock()))
+    async def store(self, record: SubscriptionRecord, message: StoredMessage, queue: str) -> None:
+        """Return once the message is durable. Raises PostroadError."""
+        await self._publisher.deliver(_context(record, message), queue, message)
+
+
+def _context(record: SubscriptionRecord, message: StoredMessage) -> RequestContext:
+    caller = Caller(record.tenant, "", frozenset({Scope.PUBLISH}), name="subscription")
+    return RequestContext(caller, traceparent=message.trace)
 
 
 def queue_message(record: SubscriptionRecord, message: StoredTopicMessage, now_ms: int) -> StoredMessage:
@@ -53,15 +76,35 @@ def queue_message(record: SubscriptionRecord, message: StoredTopicMessage, now_m
         "X-MQ-Id": str(message.sequence),
         "X-MQ-Hops": str(message.hops + 1),
     }
+    if record.is_replayed(message.sequence):
+        headers["X-MQ-Replayed"] = "true"
     if payload is None:
         headers |= {"X-MQ-Encoding": "base64", "X-MQ-Content-Type": message.content_type or "application/octet-stream"}
         payload = msgspec.Raw(msgspec.json.encode(base64.b64encode(message.body).decode()))
     return StoredMessage(
         v=1,
-        id=derived_id(message.at_ms, record.incarnation, message.sequence, "message"),
-        job=derived_id(message.at_ms, record.incarnation, message.sequence, "job"),
+        id=derived_id(message.at_ms, record.delivery, message.sequence, "message"),
+        job=derived_id(message.at_ms, record.delivery, message.sequence, "job"),
         at=now_ms,
         headers=headers,
         trace=message.traceparent,
+        group=message.group or "",
         payload=payload,
+    )
+
+
+def dead_letter(
+    record: SubscriptionRecord, message: StoredTopicMessage, found: StoredMessage, reason: str, attempts: int
+) -> StoredMessage:
+    """A message as the dead-letter queue of the subscription gets it: with the reason, and with ids of its own."""
+    headers = dict(found.headers) | {
+        "X-MQ-Dead-Reason": reason[:_REASON_CHARS_MAX],
+        "X-MQ-Dead-Attempts": str(attempts),
+        "X-MQ-Subscription": record.id,
+    }
+    return msgspec.structs.replace(
+        found,
+        id=derived_id(message.at_ms, record.delivery, message.sequence, "dead message"),
+        job=derived_id(message.at_ms, record.delivery, message.sequence, "dead job"),
+        headers=headers,
     )

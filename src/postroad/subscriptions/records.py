@@ -8,6 +8,8 @@ from postroad.api.subscriptions import (
     DeliveryType,
     Ordering,
     PushFormat,
+    Rewind,
+    SnsSubscription,
     Subscription,
     SubscriptionState,
     SubscriptionStatus,
@@ -39,6 +41,14 @@ class ReplayRange(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
         return f"replay-{self.task}"
 
 
+class StoredRewind(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """Delivery started again at `first`. Messages up to `last`, the newest one then, are marked; `until_ms`: none later."""
+
+    first: int
+    last: int
+    until_ms: int | None = None
+
+
 LIVE_TYPES = (DeliveryType.SSE, DeliveryType.WEBSOCKET)
 
 
@@ -50,7 +60,8 @@ class SubscriptionRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=Tr
     them.
 
     `topic_incarnation` is that of the topic: the subscription ends with it. Secrets are ordered from the oldest to the newest.
-    `headers` is the encrypted JSON object of the custom headers, whose names are in `header_names`.
+    `headers` is the encrypted JSON object of the custom headers, whose names are in `header_names`. `cursor` names the progress
+    of its delivery: a rewind begins another one.
     """
 
     v: int = 1
@@ -81,6 +92,10 @@ class SubscriptionRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=Tr
     format: PushFormat = PushFormat.RAW
     latest_only: int | None = None
     replays: tuple[ReplayRange, ...] = ()
+    dead_letter_queue: str | None = None
+    sns: SnsSubscription | None = None
+    cursor: str = LIVE_CURSOR
+    rewind: StoredRewind | None = None
     created_at_ms: int
     updated_at_ms: int
 
@@ -97,6 +112,20 @@ class SubscriptionRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=Tr
     def is_read_live(self) -> bool:
         """True if clients read it, and nothing is delivered."""
         return self.delivery_type in LIVE_TYPES
+
+    @property
+    def is_delivered(self) -> bool:
+        """True if a delivery process keeps its progress: not if clients read it, or if its endpoint has yet to confirm it."""
+        return not self.is_read_live and self.state is not SubscriptionState.PENDING
+
+    @property
+    def delivery(self) -> str:
+        """Names this delivery of the topic: ids of deliveries to queues are derived from it."""
+        return self.incarnation if self.cursor == LIVE_CURSOR else f"{self.incarnation}/{self.cursor}"
+
+    def is_replayed(self, sequence: int) -> bool:
+        """True for a message that is delivered again, after a rewind."""
+        return self.rewind is not None and sequence <= self.rewind.last
 
     @property
     def is_active(self) -> bool:
@@ -141,11 +170,17 @@ def record_key(tenant: str, subscription: str) -> str:
 
 
 def progress_subject(record: SubscriptionRecord, cursor: str = LIVE_CURSOR) -> str:
-    return f"progress.{record.tenant}.{record.incarnation}.{cursor}"
+    name = record.cursor if cursor == LIVE_CURSOR else cursor
+    return f"progress.{record.tenant}.{record.incarnation}.{name}"
 
 
 def attempts_subject(record: SubscriptionRecord) -> str:
     return f"attempts.{record.tenant}.{record.incarnation}"
+
+
+def _rewind_of(stored: StoredRewind) -> Rewind:
+    until = None if stored.until_ms is None else rfc3339(stored.until_ms)
+    return Rewind(from_sequence=stored.first, to_sequence=stored.last, until=until)
 
 
 def subscription_of(
@@ -176,5 +211,8 @@ def subscription_of(
         secret=secret,
         secrets=len(record.secrets),
         latest_only=record.latest_only,
+        dead_letter_queue=record.dead_letter_queue,
+        sns=record.sns,
+        rewind=None if record.rewind is None else _rewind_of(record.rewind),
         status=status,
     )

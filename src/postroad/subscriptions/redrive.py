@@ -86,7 +86,7 @@ class SubscriptionRedriver:
             )
             position = last + 1 if scan.next_position is None else scan.next_position
             await task.save(position, progress, last)
-            await task.pause(len(chunk) / request.rate_per_second)
+            await task.sleep(len(chunk) / request.rate_per_second)
 
     async def _deliver(self, record: SubscriptionRecord, found: FoundDeadLetter) -> bool:
         """One attempt. A dead letter that fails again is stored with the new reason."""

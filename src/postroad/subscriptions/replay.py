@@ -101,6 +101,8 @@ class Replayer:
                 removed = await self._table.change(key, lambda record: _without_replay(record, replay.task))
                 if removed is not None:
                     await self._progress.delete(removed[1], replay.cursor)
+            elif task.is_paused:  # its progress is kept
+                await self._table.change(key, lambda record: _without_replay(record, replay.task))
 
     async def _report(self, task: TaskContext, record: SubscriptionRecord, replay: ReplayRange) -> bool:
         """Save the progress; return whether the range is settled. Raises TaskCancelled."""

@@ -16,6 +16,7 @@ from postroad.api.subscriptions import (
     NewSubscription,
     Replay,
     ReplayRequest,
+    RewindRequest,
     RotatedSecret,
     SecretRotation,
     Subscription,
@@ -34,6 +35,7 @@ from postroad.kernel.identity import Scope
 from postroad.subscriptions.attempt_log import AttemptLog
 from postroad.subscriptions.records import AttemptRecord, SubscriptionRecord, subscription_of
 from postroad.subscriptions.replay import Replayer
+from postroad.subscriptions.rewinding import Rewinder
 from postroad.subscriptions.service import Subscriptions
 from postroad.subscriptions.status import StatusReader
 from postroad.subscriptions.testing import DeliveryTester, filter_result
@@ -53,9 +55,10 @@ class SubscriptionRoutes:
         attempts: AttemptLog,
         tester: DeliveryTester,
         replayer: Replayer,
+        rewinder: Rewinder,
     ) -> None:
         self._subscriptions, self._status, self._attempts = subscriptions, status, attempts
-        self._tester, self._replayer = tester, replayer
+        self._tester, self._replayer, self._rewinder = tester, replayer, rewinder
 
     def table(self) -> Sequence[Route]:
         return [*self._lifecycle_table(), *self._operation_table()]
@@ -169,7 +172,7 @@ class SubscriptionRoutes:
                 "Pause a subscription",
                 _TAG,
                 response=Subscription,
-                errors=_ERRORS,
+                errors=(*_ERRORS, PreconditionFailed),
                 description="Messages wait in the topic, as long as its retention allows.",
                 sdk="subscriptions.pause",
                 cli=Command("subscriptions pause", done="paused {subscription}"),
@@ -184,7 +187,7 @@ class SubscriptionRoutes:
                 "Resume a paused or disabled subscription",
                 _TAG,
                 response=Subscription,
-                errors=_ERRORS,
+                errors=(*_ERRORS, PreconditionFailed),
                 sdk="subscriptions.resume",
                 cli=Command("subscriptions resume", done="resumed {subscription}"),
                 repeatable=True,
@@ -221,6 +224,36 @@ class SubscriptionRoutes:
                 description="Starts a task beside the live delivery; see /v1/tasks. The status of a dry run is 200.",
                 sdk="subscriptions.replay",
                 cli=Command("subscriptions replay"),
+                allows_admin=True,
+            ),
+            Route(
+                "POST",
+                f"{_ONE}/rewind",
+                self.rewind_subscription,
+                Scope.WRITE,
+                "Start the delivery again at an earlier message",
+                _TAG,
+                body=RewindRequest,
+                response=Subscription,
+                errors=(*_ERRORS, TopicNotFound, PreconditionFailed),
+                description="In the order of the topic; then it goes on with new messages, or stops at `toTime`. Messages that "
+                "are delivered again have the header `X-MQ-Replayed`.",
+                sdk="subscriptions.rewind",
+                cli=Command("subscriptions rewind"),
+                allows_admin=True,
+            ),
+            Route(
+                "DELETE",
+                f"{_ONE}/rewind",
+                self.end_rewind,
+                Scope.WRITE,
+                "End a rewind",
+                _TAG,
+                response=Subscription,
+                errors=(*_ERRORS, TopicNotFound),
+                description="The delivery goes on with the messages that were published after the rewind was started.",
+                sdk="subscriptions.end_rewind",
+                cli=Command("subscriptions end-rewind", done="ended the rewind of {subscription}"),
                 allows_admin=True,
             ),
             Route(
@@ -297,6 +330,13 @@ class SubscriptionRoutes:
         count, task = await self._replayer.start(request.context, request.parameters["subscription"], request.body)
         shown = None if task is None else task_of(task)
         return Response(Replay(count=count, task=shown), status=200 if task is None else 202)
+
+    async def rewind_subscription(self, request: Request) -> Response:
+        record = await self._rewinder.start(request.context, request.parameters["subscription"], request.body)
+        return Response(subscription_of(record))
+
+    async def end_rewind(self, request: Request) -> Response:
+        return Response(subscription_of(await self._rewinder.end(request.context, request.parameters["subscription"])))
 
     async def list_attempts(self, request: Request) -> Response:
         query: AttemptQuery = request.query

@@ -12,8 +12,10 @@ from postroad.api.stream_subscriptions import SubscriptionNotFound, WebhookRefus
 from postroad.api.subscriptions import (
     DeliveryType,
     NewSubscription,
+    PushFormat,
     RotatedSecret,
     SecretRotation,
+    SnsSubscription,
     StartFrom,
     SubscriptionPatch,
     SubscriptionState,
@@ -25,7 +27,7 @@ from postroad.jetstream.management import stream_info
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.context import RequestContext
-from postroad.kernel.errors import AlreadyExists, Conflict, Forbidden
+from postroad.kernel.errors import AlreadyExists, Conflict, Forbidden, PreconditionFailed
 from postroad.kernel.identity import Caller
 from postroad.kernel.ids import derived_id, new_id
 from postroad.outbound.rules import OutboundRefused, check_headers
@@ -72,16 +74,17 @@ class Subscriptions:
     # Create
 
     async def create(
-        self, context: RequestContext, topic_name: str, new: NewSubscription
+        self, context: RequestContext, topic_name: str, new: NewSubscription, sns: SnsSubscription | None = None
     ) -> tuple[SubscriptionRecord, str | None, bool]:
         """Return the subscription, its secret if that was generated, and whether it is new.
 
+        One of the SNS API is delivered in its form; if it has a URL, it is pending until the endpoint has confirmed it.
         A request with the name and the settings of an existing one returns that. Raises TopicNotFound, QueueNotFound,
         BodyInvalid, FilterInvalid, WebhookRefused, AlreadyExists, Forbidden, EngineUnavailable.
         """
         validation.check_new(new)
         topic = await self._topics.find_or_create(context, topic_name)
-        record, secret = await self._new_record(context, topic, new)
+        record, secret = await self._new_record(context, topic, new, sns)
         await self._dead_letters.ensure(context.tenant)
         while True:
             known = await self._table.fetch(record.key) if new.name is not None else None
@@ -100,10 +103,11 @@ class Subscriptions:
             self._table.forget(record.key)
 
     async def _new_record(
-        self, context: RequestContext, topic: TopicRecord, new: NewSubscription
+        self, context: RequestContext, topic: TopicRecord, new: NewSubscription, sns: SnsSubscription | None
     ) -> tuple[SubscriptionRecord, str | None]:
         """The record, and its secret if it was generated."""
-        await self._check_target(context, new.url, new.queue, new.headers)
+        await self._check_target(context, new.url, new.queue, new.headers, is_sns=sns is not None)
+        await self._check_dead_letter_queue(context, new.dead_letter_queue)
         now, incarnation = self._clock(), new_id()
         is_named = new.name is not None
         record = SubscriptionRecord(
@@ -129,9 +133,13 @@ class Subscriptions:
             ordering_key=new.ordering_key,
             format=new.format,
             latest_only=new.latest_only,
+            dead_letter_queue=new.dead_letter_queue,
             created_at_ms=now,
             updated_at_ms=now,
         )
+        if sns is not None:
+            state = SubscriptionState.ACTIVE if new.url is None else SubscriptionState.PENDING
+            return msgspec.structs.replace(record, sns=sns, state=state, format=PushFormat.SNS), None
         if new.delivery_type is not DeliveryType.HTTP_PUSH:
             return record, None
         generated = new_secret() if new.secret is None else None
@@ -139,17 +147,27 @@ class Subscriptions:
         headers = self._endpoints.encrypt_headers(record.secret_owner, new.headers)
         return msgspec.structs.replace(record, secrets=(secret,), headers=headers), generated
 
-    async def _check_target(self, context: RequestContext, url: str | None, queue: str | None, headers: dict[str, str]) -> None:
+    async def _check_target(
+        self, context: RequestContext, url: str | None, queue: str | None, headers: dict[str, str], *, is_sns: bool = False
+    ) -> None:
         try:
             check_headers(headers)
             if url is not None:
-                self._push.check(url)
+                self._push.check(url, allow_http=is_sns)
         except OutboundRefused as refused:
             raise WebhookRefused(f"the endpoint is not allowed: {refused.reason}") from refused
         if queue is not None:
             if not context.caller.may_use("queue", queue):
                 raise Forbidden(f"the key may not use the queue {queue!r}")
             await self._queues.find_or_create(context, queue)
+
+    async def _check_dead_letter_queue(self, context: RequestContext, queue: str | None) -> None:
+        """Raises QueueNotFound, Forbidden."""
+        if queue is None:
+            return
+        if not context.caller.may_use("queue", queue):
+            raise Forbidden(f"the key may not use the queue {queue!r}")
+        await self._queues.find(context.tenant, queue)
 
     async def _start_after(self, topic: TopicRecord, new: NewSubscription) -> int:
         """The sequence that the delivery starts after."""
@@ -174,6 +192,10 @@ class Subscriptions:
         if record is None or not caller.may_use("topic", record.topic):
             raise SubscriptionNotFound(f"there is no subscription {subscription[:64]!r}")
         return record
+
+    def named(self, topic: TopicRecord, name: str) -> SubscriptionRecord | None:
+        """The subscription of a topic with this name, if this process knows it."""
+        return self._table.get(record_key(topic.tenant, derived_id(topic.created_at_ms, topic.incarnation, name)))
 
     def page(
         self, caller: Caller, topic: str | None, state: SubscriptionState | None, limit: int, after: str | None
@@ -200,7 +222,9 @@ class Subscriptions:
         validation.check_headers(headers)
         wanted = validation.patched(known, patch, self._clock())
         url, queue = (None if value is UNSET else value for value in (patch.url, patch.queue))
-        await self._check_target(context, url, queue, headers)
+        await self._check_target(context, url, queue, headers, is_sns=known.sns is not None)
+        if patch.dead_letter_queue is not UNSET:
+            await self._check_dead_letter_queue(context, patch.dead_letter_queue)
 
         def make(record: SubscriptionRecord) -> SubscriptionRecord:
             changed = validation.patched(record, patch, self._clock())
@@ -219,6 +243,8 @@ class Subscriptions:
     async def set_state(self, context: RequestContext, subscription: str, state: SubscriptionState) -> SubscriptionRecord:
         """Pause or resume. Resuming a disabled subscription enables it. Raises SubscriptionNotFound."""
         known = await self.find(context.caller, subscription)
+        if known.state is SubscriptionState.PENDING:
+            raise PreconditionFailed("the endpoint has not confirmed the subscription yet")
         if known.state is state or (state is SubscriptionState.PAUSED and not known.is_active):
             return known
         action = "paused" if state is SubscriptionState.PAUSED else "resumed"
@@ -228,6 +254,55 @@ class Subscriptions:
             raise SubscriptionNotFound(f"there is no subscription {subscription!r}")
         self._record(context, changed[1], action)
         return changed[1]
+
+    async def change_sns(
+        self, context: RequestContext, known: SubscriptionRecord, sns: SnsSubscription, **settings: Any
+    ) -> SubscriptionRecord:
+        """Set attributes of the SNS API, and the settings of deliveries that they stand for. Raises SubscriptionNotFound,
+        QueueNotFound, Forbidden."""
+        await self._check_dead_letter_queue(context, settings.get("dead_letter_queue"))
+
+        def make(record: SubscriptionRecord) -> SubscriptionRecord:
+            return msgspec.structs.replace(record, sns=sns, updated_at_ms=self._clock(), **settings)
+
+        async with self._audit.change(
+            context, "subscription.update", known.id, before=_audited(known), after=_audited(make(known))
+        ):
+            changed = await self._table.change(known.key, make)
+        if changed is None:
+            raise SubscriptionNotFound(f"there is no subscription {known.id!r}")
+        self._record(context, changed[1], "updated")
+        return changed[1]
+
+    async def confirm(self, context: RequestContext, known: SubscriptionRecord, sns: SnsSubscription) -> SubscriptionRecord:
+        """The endpoint accepts the subscription: deliver what is published from now on. Idempotent."""
+        topic = await self._topics.find(known.tenant, known.topic)
+        info = await stream_info(self._connection, topic.stream)
+        start_after = 0 if info is None else info.state.last_seq
+
+        def make(record: SubscriptionRecord) -> SubscriptionRecord:
+            if record.state is not SubscriptionState.PENDING or record.incarnation != known.incarnation:
+                return record
+            confirmed = self._with_state(record, SubscriptionState.ACTIVE, None)
+            return msgspec.structs.replace(confirmed, sns=sns, start_after=start_after)
+
+        async with self._audit.change(context, "subscription.confirm", known.id):
+            changed = await self._table.change(known.key, make)
+        if changed is None:
+            raise SubscriptionNotFound(f"there is no subscription {known.id!r}")
+        if changed[0] != changed[1]:
+            self._record(context, changed[1], "confirmed")
+        return changed[1]
+
+    async def expire(self, record: SubscriptionRecord) -> None:
+        """Remove a subscription that its endpoint has not confirmed in time."""
+        await self._remove(record)
+        self._outbox.record(
+            None,
+            SubscriptionChanged(
+                tenant=record.tenant, subscription=record.id, topic=record.topic, change="deleted", reason="not confirmed"
+            ),
+        )
 
     async def disable(self, record: SubscriptionRecord, reason: str) -> None:
         """The endpoint said that it is gone. Undelivered messages wait until the subscription is resumed.
@@ -288,14 +363,14 @@ class Subscriptions:
         await self._dead_letters.remove_all(record)
 
     async def count_of(self, topic: TopicRecord) -> int:
-        return len(self._of(topic))
+        return len(self.of_topic(topic))
 
     async def remove_of(self, topic: TopicRecord) -> None:
         """Delete the subscriptions of a topic that is being deleted. Idempotent."""
-        for record in self._of(topic):
+        for record in self.of_topic(topic):
             await self._remove(record)
 
-    def _of(self, topic: TopicRecord) -> list[SubscriptionRecord]:
+    def of_topic(self, topic: TopicRecord) -> list[SubscriptionRecord]:
         found = [self._table.get(key) for key in self._table.keys_under(f"{topic.tenant}.")]
         return [one for one in found if one is not None and one.topic_incarnation == topic.incarnation]
 

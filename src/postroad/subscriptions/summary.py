@@ -15,6 +15,8 @@ def summary(
     """One sentence: what is delivered, or why nothing is."""
     if record.state is SubscriptionState.DISABLED:
         return f"Disabled: {record.disabled_reason}. Resume it once the endpoint accepts messages again."
+    if record.state is SubscriptionState.PENDING:
+        return "The endpoint has not confirmed the subscription yet; nothing is delivered before."
     if record.state is SubscriptionState.PAUSED:
         return f"Paused; {_messages(lag)} wait until it is resumed."
     if not members:

@@ -21,6 +21,7 @@ _POLL_SECONDS = 0.1
 class Takeover:
     def __init__(self, progress: ProgressStore, reader: LogReader, clock: Clock, worker: str) -> None:
         self._progress, self._reader, self._clock, self._worker = progress, reader, clock, worker
+        self.awaiting_release = 0  # takeovers that wait for another process
 
     async def take(self, record: SubscriptionRecord, topic: TopicRecord, members: frozenset[str]) -> OwnedSubscription:
         """The subscription, with this process as its owner. Raises EngineUnavailable."""
@@ -74,7 +75,11 @@ class Takeover:
             is_held = owner not in ("", self._worker) and owner in members
             if not is_held or asyncio.get_running_loop().time() > deadline:
                 return stored
-            await asyncio.sleep(_POLL_SECONDS)
+            self.awaiting_release += 1
+            try:
+                await asyncio.sleep(_POLL_SECONDS)
+            finally:
+                self.awaiting_release -= 1
 
 
 def _cursor(record: SubscriptionRecord, state: CursorState) -> DeliveryCursor:

@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from postroad.api.subscriptions import (
     DeliveryType,
     NewSubscription,
+    PushFormat,
     StartFrom,
     SubscriptionPatch,
 )
@@ -32,6 +33,7 @@ _PLAIN_FIELDS = (
     "ordering_key",
     "format",
     "latest_only",
+    "dead_letter_queue",
 )
 _SELECTION_FIELDS = frozenset({"delivery_type", "name", "filter", "content_filter", "latest_only"})
 _LIVE_ONLY = "is for `sse` and `websocket` only"
@@ -55,6 +57,7 @@ def check_new(new: NewSubscription) -> None:
     elif new.latest_only is not None:
         raise invalid_field("$.latestOnly", _LIVE_ONLY)
     check_target(new.delivery_type, new.url, new.queue)
+    check_format(new.format)
     if new.delivery_type is DeliveryType.QUEUE and (new.secret is not None or new.headers):
         raise invalid_field("$.secret" if new.secret is not None else "$.headers", "is for `http_push` only")
     check_headers(new.headers)
@@ -64,6 +67,12 @@ def check_new(new: NewSubscription) -> None:
         raise invalid_field("$.startTime", "is required with `startFrom: time`, and only then")
     if new.content_filter is not None:
         ContentFilter(new.content_filter)
+
+
+def check_format(given: PushFormat | UnsetType) -> None:
+    """Raises BodyInvalid for a format that only another API sets."""
+    if given is PushFormat.SNS:
+        raise invalid_field("$.format", "`sns` is set by the SNS API")
 
 
 def check_target(delivery_type: DeliveryType, url: str | None, queue: str | None) -> None:
@@ -102,6 +111,7 @@ def patched(record: SubscriptionRecord, patch: SubscriptionPatch, now_ms: int) -
     elif patch.latest_only is not UNSET:
         raise invalid_field("$.latestOnly", _LIVE_ONLY)
     changes: dict[str, Any] = {name: value for name in _PLAIN_FIELDS if (value := getattr(patch, name)) is not UNSET}
+    check_format(patch.format)
     if patch.filter is not UNSET:
         changes["patterns"] = patterns_of(patch.filter)
     if changes.get("content_filter") is not None:

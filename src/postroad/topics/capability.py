@@ -10,6 +10,7 @@ from postroad.kernel.names import TOPIC, topic_name, topic_stream, topic_subject
 from postroad.kernel.resources import ResourceKind
 from postroad.platform import BackgroundJob, Capability, Platform, Role, every
 from postroad.queues.capability import QueuesCapability
+from postroad.regions.capability import RegionsCapability
 from postroad.telemetry.settings import TelemetrySettings
 from postroad.topics.events import EVENTS
 from postroad.topics.lifecycle import TOPICS_BUCKET, TopicLifecycle
@@ -41,6 +42,7 @@ class TopicsCapability(Capability):
 
     def __init__(self, platform: Platform) -> None:
         super().__init__(platform)
+        self._placements = platform.use(RegionsCapability).placements
         settings, chosen = platform.settings, platform.settings.section(TopicsSettings)
         schemas = platform.use(QueuesCapability).schemas
         self.table = platform.table(TOPICS_BUCKET, TopicRecord)
@@ -53,7 +55,7 @@ class TopicsCapability(Capability):
             audit=platform.audit,
             storage=platform.committers.storage,
             schemas=schemas,
-            replicas=settings.replica_count,
+            placements=self._placements,
         )
         self.publisher = TopicPublisher(
             platform.connection,
@@ -65,6 +67,7 @@ class TopicsCapability(Capability):
             schemas=schemas,
             limits=MessageLimits(chosen.topic_headers_max, chosen.topic_headers_bytes_max),
         )
+        self.publisher.flows = platform.flows
         self.reader = TopicReader(platform.connection, platform.outbox, platform.audit)
         self.live = LiveTopics(platform.connection, self.lifecycle, self.reader)
         self.sampler = TopicSampler(
@@ -95,7 +98,7 @@ class TopicsCapability(Capability):
 
     def routes(self) -> Sequence[Route]:
         batch_max = self.platform.settings.section(TopicsSettings).topic_batch_messages_max
-        topics = TopicRoutes(self.lifecycle, self.reader, self.live.connections)
+        topics = TopicRoutes(self.lifecycle, self.reader, self.live.connections, self._placements)
         messages = TopicMessageRoutes(self.lifecycle, self.publisher, self.reader, batch_max=batch_max)
         return [*topics.table(), *messages.table(), *LiveTopicRoutes(self.lifecycle, self.live, self.platform.clock).table()]
 

@@ -7,7 +7,6 @@ import msgspec
 from msgspec import UNSET
 
 from postroad.api.pages import Page
-from postroad.api.queues import ANYWHERE
 from postroad.api.topics import StrictTopicSettings, TopicInUse, TopicNotFound, TopicSettingsChange
 from postroad.governance.audit import Audit
 from postroad.governance.tenant_settings import TenantSettingsStore
@@ -19,13 +18,14 @@ from postroad.jetstream.stream_lifecycle import INCARNATION, RecordState, Stream
 from postroad.jetstream.tail import republish
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.context import RequestContext
-from postroad.kernel.errors import AlreadyExists, EngineFull, EngineRefused, Forbidden, InvalidParameter, PostroadError
+from postroad.kernel.errors import AlreadyExists, EngineFull, EngineRefused, Forbidden, InvalidParameter
 from postroad.kernel.identity import Caller
 from postroad.kernel.ids import new_id
 from postroad.kernel.json import invalid_field
 from postroad.kernel.matching import glob_matches
 from postroad.kernel.names import TOPIC_CHARS_MAX, escape, topic_name
 from postroad.queues.schemas import Schemas
+from postroad.regions.placement import Placements, tags_of
 from postroad.telemetry.outbox import Outbox
 from postroad.topics.events import TopicChanged
 from postroad.topics.records import TopicRecord
@@ -60,11 +60,11 @@ class TopicLifecycle:
         audit: Audit,
         storage: StorageBudgets,
         schemas: Schemas,
-        replicas: int,
+        placements: Placements,
     ) -> None:
         self._connection, self._outbox, self._clock = connection, outbox, clock
         self._tenant_settings, self._audit, self._storage = tenant_settings, audit, storage
-        self._schemas, self._replicas = schemas, replicas
+        self._schemas, self._placements = schemas, placements
         self.table = table
         self._streams = StreamLifecycle(connection, table, clock, ensure=self._ensure_stream, release=self._remove_dependents)
         self._dependents: list[Dependent] = []
@@ -153,6 +153,16 @@ class TopicLifecycle:
         )
         return record
 
+    async def modify(
+        self, context: RequestContext, name: str, make: Callable[[TopicRecord | None], StrictTopicSettings]
+    ) -> TopicRecord:
+        """Set the settings that `make` returns for the present record, or for None if there is no topic: then it is created.
+
+        Exceptions of `make` are passed on. Raises like `put`.
+        """
+        record, _ = await self._change(context, name, make, may_create=True)
+        return record
+
     async def claim(self, context: RequestContext, name: str, settings: StrictTopicSettings, feeder: str) -> TopicRecord:
         """A topic that only the resource `feeder` publishes to: a new one, or the one that it has already.
 
@@ -205,7 +215,7 @@ class TopicLifecycle:
         try:
             record, before = await self._streams.create_or_change(key, apply)
         except (EngineRefused, EngineFull) as refusal:
-            problem = None if wanted is None else _settings_problem(wanted, refusal)
+            problem = None if wanted is None else refused_setting("topic", refusal, wanted, max_bytes=wanted.max_bytes)
             if problem is None:
                 raise
             raise problem from refusal
@@ -219,8 +229,6 @@ class TopicLifecycle:
             await self._schemas.check_schema(tenant, settings.schema)
         if known is not None and known.fed_by is not None and 0 < settings.retention_ms < FED_RETENTION_MS_MIN:
             raise invalid_field("$.retentionMs", f"is at least {FED_RETENTION_MS_MIN}, an hour: {known.fed_by} feeds the topic")
-        if settings.geo not in (None, ANYWHERE) and not self._connection.is_clustered:
-            raise invalid_field("$.geo", f"{settings.geo!r} is unknown: a single server has no placement tags")
         if settings.max_bytes:
             others = [one for key in self.table.keys_under(f"{tenant}.") if (one := self.table.get(key)) and one.name != name]
             reserved = sum(one.settings.max_bytes for one in others)
@@ -234,14 +242,15 @@ class TopicLifecycle:
         self, key: str, context: RequestContext, name: str, settings: StrictTopicSettings, feeder: str | None
     ) -> TopicRecord:
         self._check_count(context.tenant)
-        now = self._clock()
+        placed, now = await self._placements.choose(settings), self._clock()
         record = TopicRecord(
             state=RecordState.CREATING,
             tenant=context.tenant,
             name=name,
             incarnation=new_id(),
             settings=settings,
-            replicas=self._kept_replicas(settings),
+            placement=placed.tags,
+            replicas=placed.replicas,
             fed_by=feeder,
             created_at_ms=now,
             updated_at_ms=now,
@@ -249,11 +258,15 @@ class TopicLifecycle:
         return await self._streams.create(key, record, self._audit.change(context, "topic.create", name, after=settings))
 
     async def _update(self, key: str, context: RequestContext, known: TopicRecord, settings: StrictTopicSettings) -> TopicRecord:
+        placed = await self._placements.choose(settings, known)
         changed = msgspec.structs.replace(
-            known, settings=settings, replicas=self._kept_replicas(settings), updated_at_ms=self._clock()
+            known, settings=settings, placement=placed.tags, replicas=placed.replicas, updated_at_ms=self._clock()
         )
         audited = self._audit.change(context, "topic.change", known.name, before=known.settings, after=settings)
-        return await self._streams.update(key, changed, audited)
+        updated = await self._streams.update(key, changed, audited)
+        if placed.tags != tags_of(known):
+            await self._placements.start_move(context, "topic", known.name, settings, placed.replicas)
+        return updated
 
     def _check_count(self, tenant: str) -> None:
         count = self.table.count_under(f"{tenant}.")
@@ -261,15 +274,11 @@ class TopicLifecycle:
         if count >= limit:
             raise Forbidden(f"the tenant has {count} topics; {limit} is the limit")
 
-    def _kept_replicas(self, settings: StrictTopicSettings) -> int:
-        return (settings.replicas or self._replicas) if self._connection.is_clustered else 1
-
     async def _ensure_stream(self, record: TopicRecord) -> None:
         """Create or update the stream. Idempotent. It contains nothing but messages, so tails find no gaps."""
         settings, subjects = record.settings, f"{record.subject}.>"
         options: dict[str, object] = {
             "allow_atomic": True,
-            "num_replicas": record.replicas,
             "max_age": record.retention_ms * _MS,
             "max_msgs": settings.max_messages or -1,
             "max_bytes": settings.max_bytes or -1,
@@ -277,9 +286,8 @@ class TopicLifecycle:
             "duplicate_window": record.dedupe_window_ms * _MS,
             "republish": republish(subjects),
             "metadata": {INCARNATION: record.incarnation},
+            **self._placements.options(tags_of(record), record.replicas),
         }
-        if settings.geo not in (None, ANYWHERE):
-            options["placement"] = {"tags": [settings.geo]}
         await ensure_stream(self._connection, StreamSpec(record.stream, (subjects,), options))
 
     # Deletion
@@ -316,11 +324,6 @@ class TopicLifecycle:
     async def recover_all(self) -> int:
         """Finish interrupted creations and deletions; return how many there were. For the control role."""
         return await self._streams.recover_all()
-
-
-def _settings_problem(settings: StrictTopicSettings, refusal: EngineRefused | EngineFull) -> PostroadError | None:
-    is_placed = settings.geo not in (None, ANYWHERE)
-    return refused_setting("topic", refusal, max_bytes=settings.max_bytes, is_placed=is_placed, replicas=settings.replicas)
 
 
 def _changed_event(record: TopicRecord, change: str, at_ms: int | None = None) -> TopicChanged:

@@ -1,7 +1,6 @@
 """Live reading over WebSocket: the messages of clients, their subscriptions, and the credential of the connection."""
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -73,7 +72,7 @@ class LiveConnection:
         self._request_id = request.request_id
         self._socket: WebSocket | None = None
         self._readers: dict[str, LiveReader] = {}
-        self._inbox: deque[bytes] = deque()
+        self._inbox: list[bytes] = []  # an empty deque takes 700 bytes more
         self._processing: asyncio.Task[None] | None = None
         self._watch: RevocationWatch | None = None
         self._expiring: asyncio.TimerHandle | None = None
@@ -158,7 +157,7 @@ class LiveConnection:
     async def _process_inbox(self) -> None:
         try:
             while self._inbox and self._socket is not None and not self._socket.is_closing:
-                await self._process(self._inbox.popleft())
+                await self._process(self._inbox.pop(0))
         finally:
             self._processing = None
 

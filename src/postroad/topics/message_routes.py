@@ -1,6 +1,7 @@
 """HTTP routes of a topic's messages: publish, publish a batch, replay."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -22,7 +23,7 @@ from postroad.api.topics import (
 from postroad.http.problems import problem_of
 from postroad.http.request import Request
 from postroad.http.response import Response
-from postroad.http.routing import Route
+from postroad.http.routing import Respond, Route, Start
 from postroad.kernel.clock import epoch_ms
 from postroad.kernel.errors import (
     EngineFull,
@@ -38,7 +39,7 @@ from postroad.kernel.json import invalid_field
 from postroad.topics import metrics
 from postroad.topics.hops import HOPS_HEADER, request_hops
 from postroad.topics.lifecycle import TopicLifecycle
-from postroad.topics.publishing import TopicPublisher
+from postroad.topics.publishing import SinglePublish, TopicPublisher
 from postroad.topics.reading import SequenceRange, TopicReader
 from postroad.topics.records import TopicRecord, message_of
 from postroad.topics.rules import check_pattern
@@ -80,6 +81,7 @@ class TopicMessageRoutes:
                     ),
                     *_TRACE_HEADERS,
                 ),
+                prepare=self.prepare_publish,
             ),
             Route(
                 "POST",
@@ -113,6 +115,16 @@ class TopicMessageRoutes:
         message, hops = _with_idempotency_key(request, request.body), request_hops(request)
         published = await self._publisher.publish(request.context, request.parameters["topic"], message, hops=hops)
         return Response(published, status=201)
+
+    def prepare_publish(self, request: Request) -> Start | None:
+        message, hops = _with_idempotency_key(request, request.body), request_hops(request)
+        single = self._publisher.prepare_single(request.context, request.parameters["topic"], message, hops=hops)
+        return None if single is None else partial(self._start_publish, single)
+
+    def _start_publish(self, single: SinglePublish, respond: Respond) -> None:
+        self._publisher.store_single(
+            single, lambda outcome: respond(outcome if isinstance(outcome, Exception) else Response(outcome, status=201))
+        )
 
     async def publish_batch_to_topic(self, request: Request) -> Response:
         batch: NewTopicBatch = request.body
@@ -172,4 +184,5 @@ def _batch_item(outcome: PublishedTopicMessage | PostroadError) -> TopicBatchIte
         timestamp=outcome.timestamp,
         subject=outcome.subject,
         nats_subject=outcome.nats_subject,
+        duplicate=outcome.duplicate,
     )

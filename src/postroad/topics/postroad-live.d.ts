@@ -73,3 +73,6 @@ export class Live {
 }
 
 export function connect(url: string, options: LiveOptions): Live;
+
+/** The server-sent events of a response body. `data` is missing in an event that has only an id. */
+export function events(body: ReadableStream<Uint8Array>): AsyncGenerator<{ event: string; data?: string; id?: string }>;

@@ -226,7 +226,7 @@ export class Live {
   }
 }
 
-async function* events(body) {
+export async function* events(body) {
   const decoder = new TextDecoder(), reader = body.getReader();
   let text = "", event, data, id;
   try {

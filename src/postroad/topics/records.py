@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import msgspec
 from msgspec import UNSET
 
+from postroad.api.placement import Placement
 from postroad.api.topics import EffectiveTopicSettings, StrictTopicSettings, Topic, TopicMessage, TopicStats
 from postroad.jetstream.batching import PendingMessage
 from postroad.jetstream.management import StreamState
@@ -48,7 +49,10 @@ class TopicRecord(StreamOwner, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class StoredTopicMessage:
-    """A message of a topic, also of another NATS client. `headers` are the publisher's own; others have fields of their own."""
+    """A message of a topic, also of another NATS client. `headers` are the publisher's own; others have fields of their own.
+
+    `extension` is what another protocol, such as SNS, keeps with the message: JSON in ASCII.
+    """
 
     sequence: int
     at_ms: int
@@ -59,6 +63,8 @@ class StoredTopicMessage:
     traceparent: str | None
     hops: int
     body: bytes
+    extension: str | None = None
+    group: str | None = None
 
 
 def pending_message(
@@ -71,6 +77,9 @@ def pending_message(
     traceparent: str | None = None,
     hops: int = 0,
     mark: rules.IdempotencyMark | None = None,
+    extension: str | None = None,
+    group: str | None = None,
+    is_deduplicated: bool = False,
 ) -> PendingMessage:
     """Format 1 of a message: the bytes of the body, and everything else in NATS headers."""
     lines = [(rules.CONTENT_TYPE, body.content_type), *headers]
@@ -80,9 +89,14 @@ def pending_message(
         lines.append((rules.HOPS, str(hops)))
     if mark is not None:
         lines.append((rules.IDEMPOTENCY, str(mark)))
+    if group is not None:
+        lines.append((rules.GROUP, group))
+    if extension is not None:
+        lines.append((rules.EXTENSION, extension))
     # A known id makes the engine refuse a whole batch: the committer looks for it among the conditional messages first.
+    is_conditional = mark is not None or is_deduplicated
     return PendingMessage(
-        f"{record.subject}.{subject}", body.data, message_id, header_lines(lines), is_conditional=mark is not None
+        f"{record.subject}.{subject}", body.data, message_id, header_lines(lines), is_conditional=is_conditional
     )
 
 
@@ -99,6 +113,8 @@ def read_message(record: TopicRecord, entry: Entry) -> StoredTopicMessage:
         traceparent=found.get(rules.TRACEPARENT),
         hops=rules.hops_of(found),
         body=entry.payload,
+        extension=found.get(rules.EXTENSION),
+        group=found.get(rules.GROUP),
     )
 
 
@@ -110,7 +126,7 @@ def user_subject(record: TopicRecord, nats_subject: str) -> str:
 # Representation in the API
 
 
-def topic_of(record: TopicRecord, stats: TopicStats | None = None) -> Topic:
+def topic_of(record: TopicRecord, stats: TopicStats | None = None, placement: Placement | None = None) -> Topic:
     return Topic(
         name=record.name,
         settings=record.settings,
@@ -120,6 +136,7 @@ def topic_of(record: TopicRecord, stats: TopicStats | None = None) -> Topic:
         updated_at=rfc3339(record.updated_at_ms),
         fed_by=record.fed_by,
         stats=stats,
+        placement=placement,
     )
 
 
@@ -149,6 +166,7 @@ def message_of(stored: StoredTopicMessage) -> TopicMessage:
         content_type=stored.content_type,
         traceparent=stored.traceparent,
         hops=stored.hops,
+        group_id=stored.group,
     )
 
 

@@ -25,6 +25,7 @@ from postroad.jetstream.process_counts import ProcessCounts
 from postroad.kernel.errors import Conflict, EngineRefused, EngineUnavailable, InvalidParameter, OptionIgnored
 from postroad.kernel.identity import Scope
 from postroad.kernel.json import invalid_field
+from postroad.regions.placement import Placements
 from postroad.topics.lifecycle import TopicLifecycle
 from postroad.topics.reading import TopicReader
 from postroad.topics.records import TopicRecord, topic_of
@@ -37,8 +38,10 @@ _STATS_CONCURRENCY = 32
 
 
 class TopicRoutes:
-    def __init__(self, lifecycle: TopicLifecycle, reader: TopicReader, connections: ProcessCounts) -> None:
-        self._lifecycle, self._reader, self._connections = lifecycle, reader, connections
+    def __init__(
+        self, lifecycle: TopicLifecycle, reader: TopicReader, connections: ProcessCounts, placements: Placements
+    ) -> None:
+        self._lifecycle, self._reader, self._connections, self._placements = lifecycle, reader, connections, placements
         self._stats_slots = asyncio.Semaphore(_STATS_CONCURRENCY)
 
     def table(self) -> Sequence[Route]:
@@ -81,7 +84,8 @@ class TopicRoutes:
                 body=TopicSettingsChange,
                 response=Topic,
                 errors=(TopicNotFound, EngineUnavailable, EngineRefused, OptionIgnored),
-                description="Settings that are left out keep their values.",
+                description="Settings that are left out keep their values. Another `geo` moves the topic while it is in use: "
+                "a task `move-placement` shows the progress.",
                 sdk="topics.update",
                 cli=Command("topics update"),
             ),
@@ -157,7 +161,8 @@ class TopicRoutes:
 
     async def get_topic(self, request: Request) -> Response:
         record = await self._lifecycle.find(request.caller.tenant, request.parameters["topic"])
-        return Response(topic_of(record, await self._counted(record)))
+        stats, placement = await asyncio.gather(self._counted(record), self._placements.status(record.stream))
+        return Response(topic_of(record, stats, placement))
 
     async def delete_topic(self, request: Request) -> Response:
         query: DeleteTopicQuery = request.query

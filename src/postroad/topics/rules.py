@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import msgspec
 from msgspec import UNSET
 
-from postroad.api.topics import SUBJECT_TOKENS_MAX, NewTopicMessage
+from postroad.api.topics import SUBJECT_TOKENS_MAX, NewTopicMessage, TopicSettings
 from postroad.kernel import matching
 from postroad.kernel.errors import InvalidParameter, TooLarge
 from postroad.kernel.json import invalid_field
@@ -24,6 +24,8 @@ HOPS = "Postroad-Hops"
 IDEMPOTENCY = "Postroad-Idempotency"
 BUCKET, OPERATION, REVISION = "Postroad-Bucket", "Postroad-Operation", "Postroad-Revision"  # of a change of a bucket
 CHANGED_AT = "Postroad-Changed-At-Ms"  # time of that change
+GROUP = "Postroad-Group"
+EXTENSION = "Postroad-Extension"  # what another protocol keeps with a message, as JSON
 _SHOWN_HEADERS = frozenset({BUCKET, OPERATION, REVISION, CHANGED_AT, "Postroad-Value-Omitted"})
 _OWN_PREFIXES = ("nats-", "postroad-")
 _OWN_HEADERS = frozenset({"content-type", "traceparent", "status", "description"})
@@ -151,6 +153,8 @@ def check_message(new: NewTopicMessage, limits: MessageLimits, path: str = "$") 
         check_subject(new.subject)
     except InvalidParameter as problem:
         raise invalid_field(f"{path}.subject", problem.detail) from problem
+    if new.dedupe_id is not None and new.idempotency_key is not None:
+        raise invalid_field(f"{path}.dedupeId", "send either `dedupeId` or `idempotencyKey`")
     if not new.headers:
         return
     if len(new.headers) > limits.headers_max:
@@ -188,6 +192,17 @@ def is_shown_header(name: str) -> bool:
 def message_id(key_id: str, idempotency_key: str) -> str:
     """The id that the engine deduplicates by. Idempotency keys are separate for each API key and topic."""
     return hashlib.sha256(f"{key_id}\0{idempotency_key}".encode()).hexdigest()[:40]
+
+
+def dedupe_message_id(new: NewTopicMessage, settings: TopicSettings, body: "MessageBody") -> str | None:
+    """The id that the engine deduplicates a message with a `dedupeId` by; None if it has none. It is that of all publishers."""
+    dedupe_id = new.dedupe_id
+    if dedupe_id is None:
+        if not settings.dedupe_by_content or new.idempotency_key is not None:
+            return None
+        dedupe_id = hashlib.sha256(body.data).hexdigest()
+    scope = (new.group_id or "") if settings.dedupe_scope == "group" else ""
+    return hashlib.sha256(f"dedupe\0{len(scope)}\0{scope}{dedupe_id}".encode()).hexdigest()[:40]
 
 
 def body_hash(new: NewTopicMessage, body: MessageBody) -> str:

@@ -1,0 +1,91 @@
+"""Upkeep of a dispatcher's index: find groups, load their states, remove what is settled."""
+
+import asyncio
+
+import msgspec
+
+from postroad.kernel.errors import Conflict
+from postroad.queues.group_index import KEPT_MAX, Group
+from postroad.queues.group_state import EMPTY, GroupState
+from postroad.queues.group_store import EMPTY_RECORD_MS
+from postroad.queues.group_turns import GroupTurns
+
+_CLEANED_PER_ROUND = 50
+_LOADED_PER_ROUND = 400
+
+
+class GroupMaintenance(GroupTurns):
+    async def _scan(self) -> None:
+        """Compare the index with the stream."""
+        counted, recorded, last = await self._store.scan()
+        now = self._clock()
+        for number, (token, count) in enumerate(counted.items()):
+            if number % 1000 == 999:
+                await asyncio.sleep(0)
+            group = self._index.group(token)
+            if group.is_busy:
+                continue
+            state = group.state or EMPTY
+            if group.state is None or count > state.kept + len(state.open) or group.newest <= state.last:
+                self._index.set_count(group, count - state.kept - len(state.open))
+            if group.count and (group.state is None or group.newest <= state.last) and last > group.newest:
+                group.newest, group.is_newest_exact = last, False
+            if group.is_empty and count:  # a removal was lost when the engine was killed, or is a second old
+                group.forget_at_ms = 0
+                self._index.unclean[token] = group
+            self._index.place(group, now)
+        for token in recorded - counted.keys():  # records of groups without messages
+            self._index.place(self._index.group(token), now)
+        for group in [one for one in self._index.groups.values() if one.count and one.token not in counted]:
+            if not group.is_busy and group.newest <= last:
+                self._index.set_count(group, 0)
+
+    async def _load_all(self) -> None:
+        unknown = [group for group in self._index.groups.values() if group.state is None]
+        for start in range(0, len(unknown), _LOADED_PER_ROUND):
+            some = unknown[start : start + _LOADED_PER_ROUND]
+            states = await self._store.load_many(some)
+            for group in some:
+                if group.state is None and not group.is_busy:
+                    self._set_loaded(group, *states.get(group.token, (EMPTY, 0)))
+
+    async def _clean(self) -> None:
+        """Remove settled messages, and let the records of empty groups expire."""
+        self._index.advance(self._clock())
+        unclean, cleaned = list(self._index.unclean.values()), 0
+        for group in unclean:
+            state = group.state
+            if group.is_busy or cleaned >= _CLEANED_PER_ROUND:
+                continue
+            del self._index.unclean[group.token]
+            if state is None:
+                continue
+            is_left = group.is_empty and group.record_sequence > 0 and not group.forget_at_ms
+            if group.is_empty and not group.record_sequence:
+                self._index.forget(group)
+            elif is_left or state.kept > KEPT_MAX or (group.must_clean and state.kept):
+                cleaned += 1
+                self._claim(group)
+                try:
+                    await self._clean_group(group, state, is_left=is_left)
+                except Conflict:
+                    self._index.set_state(group, None, 0)
+                finally:
+                    self._release(group)
+
+    async def _clean_group(self, group: Group, state: GroupState, *, is_left: bool) -> None:
+        if state.kept or is_left:
+            await self._store.purge_settled(group, state)
+            kept, newest = 0, group.newest
+            if group.must_clean or state.open:
+                count = await self._store.count_from(group, state.last + 1)
+                if state.open:  # settled messages behind an open one are still there
+                    kept = await self._store.count_from(group, state.first_unsettled) - count - len(state.open)
+                if group.newest == newest:
+                    self._index.set_count(group, count)
+            group.must_clean, state = False, msgspec.structs.replace(state, kept=max(0, kept))
+            self._index.set_state(group, state, group.record_sequence)
+        if is_left:
+            acks = await self._store.end_record(group, state)
+            self._index.set_state(group, state, acks[0].sequence)
+            group.forget_at_ms = self._clock() + EMPTY_RECORD_MS
