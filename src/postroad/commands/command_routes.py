@@ -6,6 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from postroad.api.command_limits import CommandMismatch, FairnessViolation, RateLimitExceeded
 from postroad.api.commands import (
     AclDenied,
     CommandAccepted,
@@ -46,6 +47,9 @@ _ERRORS = (
     AclDenied,
     SourceRefused,
     RouteMissing,
+    CommandMismatch,
+    RateLimitExceeded,
+    FairnessViolation,
     DeliveryFailure,
     DeliveryFull,
     EngineUnavailable,
@@ -69,10 +73,12 @@ class CommandRoutes:
                 raw_body=True,
                 response=CommandAccepted,
                 status=202,
+                other_statuses=(200,),
                 errors=_ERRORS,
                 headers=(SERVICE_HEADER,),
                 description="The command is in the target's queue, and its outcome event is stored, before the response. "
-                "A repeated request with the same envelope is safe: the message is stored once for a minute.",
+                "A repeated request with the same envelope is safe: the message is stored once for a minute. "
+                "200: the route delivers each id once, and this one was delivered before.",
                 accepts_emit_token=True,
             ),
             Route(
@@ -92,7 +98,8 @@ class CommandRoutes:
         ]
 
     async def send_command(self, request: Request) -> Response:
-        return Response(await self._dispatcher.dispatch(request.context, _service(request), request.body), status=202)
+        done = await self._dispatcher.dispatch(request.context, _service(request), request.body)
+        return Response(done, status=200 if done.is_duplicate else 202)
 
     async def send_commands(self, request: Request) -> Response:
         batch: CommandBatch = request.body
@@ -106,7 +113,13 @@ class CommandRoutes:
             done = await self._dispatcher.dispatch(context, service, body)
         except PostroadError as problem:
             return CommandResult(problem=problem_of(problem))
-        return CommandResult(command_id=done.command_id, message_id=done.message_id, path=done.path)
+        return CommandResult(
+            command_id=done.command_id,
+            message_id=done.message_id,
+            path=done.path,
+            is_duplicate=done.is_duplicate,
+            deliver_at=done.deliver_at,
+        )
 
 
 def _service(request: Request) -> str:

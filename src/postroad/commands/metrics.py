@@ -28,12 +28,50 @@ cache_age_seconds = Gauge(
     ["cache"],
     multiprocess_mode="livemax",
 )
+tokens = Counter("postroad_commands_tokens_total", "Tokens of rate limits: acquired, returned, expired.", ["what"])
+token_writes = Counter("postroad_commands_token_writes_total", "Writes that acquired or returned tokens.")
+token_conflicts = Counter("postroad_commands_token_conflicts_total", "Writes of tokens that another worker preceded.")
+shadow_refusals = Counter("postroad_commands_shadow_refusals_total", "Commands that a limit in shadow mode would have refused.")
+strict_commands = Counter("postroad_commands_strict_total", "Commands of routes with strict deduplication.")
+duplicates = Counter("postroad_commands_duplicates_total", "Repeated commands that were not delivered again, by path.", ["path"])
+bans = Counter("postroad_commands_bans_total", "Bans of senders, by kind and creator.", ["kind", "creator"])
+snapshots = Counter(
+    "postroad_commands_snapshots_total",
+    "Snapshots of the registry by result: published, too-large, failed, or superseded by another writer's.",
+    ["result"],
+)
+snapshot_bytes = Gauge(
+    "postroad_commands_snapshot_bytes",
+    "Size of the newest snapshot: of its JSON, and compressed.",
+    ["what"],
+    multiprocess_mode="livemax",
+)
+snapshot_write_seconds = Histogram(
+    "postroad_commands_snapshot_write_seconds", "Duration of a published snapshot, validation included."
+)
+snapshot_load_seconds = Histogram("postroad_commands_snapshot_load_seconds", "Duration of the load of a snapshot at a start.")
+snapshot_failures = Counter(
+    "postroad_commands_snapshot_failures_total",
+    "Starts that read the whole registry instead of a snapshot, by the reason: missing, unavailable, expired, malformed, "
+    "unsealed, older, version, registry, too-large.",
+    ["why"],
+)
+_verdicts = Counter(
+    "postroad_commands_verdicts_total",
+    "Verdicts of the fairness auditor, by result: banned, shadow, in-force, off, or why it was dropped.",
+    ["result"],
+)
 _by_route = Counter("postroad_commands_by_route_total", "Commands delivered, by target and command.", ["target", "command"])
 
 
 @cache
 def outcome(name: str, reason: str = "") -> Counter:
     return _commands.labels(name, reason)
+
+
+@cache
+def verdict(result: str) -> Counter:
+    return _verdicts.labels(result)
 
 
 @cache

@@ -2,7 +2,9 @@
 
 import msgspec
 
+from postroad.api.command_limits import Fairness, RateLimit, RouteUsage
 from postroad.api.commands import CommandRoute, Grant, SecretVersion, Sensitivity, Service
+from postroad.api.queues import DEFAULT_DRAIN_SECONDS
 from postroad.commands.rules import source_of, version_id
 from postroad.kernel.clock import rfc3339
 from postroad.kernel.names import escape
@@ -78,7 +80,10 @@ class RouteRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     queue: str
     sensitivity: Sensitivity | None = None
     dedupe_mode: str = "none"
-    expected_drain_seconds: int = 300
+    dedupe_ttl_seconds: int = 300
+    rate_limit: RateLimit | None = None
+    fairness: Fairness | None = None
+    expected_drain_seconds: int | None = None  # that of the queue
     acl_check: str = "cached"
     signature: str = "optional"
     archive: bool = True
@@ -95,6 +100,10 @@ class RouteRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     @property
     def target(self) -> str:
         return source_of(self.tenant, self.service)
+
+    def drain_seconds(self, of_queue: int | None) -> int:
+        """The expected drain time of the route, else of its queue."""
+        return self.expected_drain_seconds or of_queue or DEFAULT_DRAIN_SECONDS
 
 
 class PollRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -131,7 +140,7 @@ def service_of(record: ServiceRecord, polled_at_ms: int | None) -> Service:
     )
 
 
-def route_of(record: RouteRecord) -> CommandRoute:
+def route_of(record: RouteRecord, usage: RouteUsage | None = None) -> CommandRoute:
     return CommandRoute(
         service=record.service,
         command=record.command,
@@ -139,6 +148,10 @@ def route_of(record: RouteRecord) -> CommandRoute:
         queue=record.queue,
         sensitivity=record.sensitivity,
         dedupe_mode=record.dedupe_mode,
+        dedupe_ttl_seconds=record.dedupe_ttl_seconds,
+        rate_limit=record.rate_limit,
+        fairness=record.fairness,
+        usage=usage,
         expected_drain_seconds=record.expected_drain_seconds,
         acl_check=record.acl_check,
         signature=record.signature,

@@ -5,9 +5,16 @@ Records are prepared for look-ups when they are first used, and again after a ch
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
+from postroad.api.command_limits import Fairness
+from postroad.commands.limit_records import RouteName, limit_of
+from postroad.commands.rate_rules import Limit
 from postroad.commands.records import GrantRecord, RouteRecord, SecretRecord, ServiceRecord, route_key, service_key
 from postroad.commands.rules import source_of, version_id
+
+_FAIRNESS = Fairness()
+_ROUTES_MAX = 50_000  # that are prepared for look-ups
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +45,25 @@ class Sender:
         return source_of(self.tenant, self.service)
 
 
+class Grants(Protocol):
+    """The grants of a route by sender."""
+
+    def get(self, source: str, /) -> GrantRecord | None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class KnownRoute:
-    """A route with its grants by sender."""
+    """A route with its grants by sender. `record` may lack them."""
 
     record: RouteRecord
-    grants: Mapping[str, GrantRecord]
+    grants: Grants
+    key: str
+    limit: Limit | None
+    fairness: Fairness
+
+    @property
+    def name(self) -> RouteName:
+        return self.record.tenant, self.record.service, self.record.command
 
     def is_active(self, at_ms: int) -> bool:
         return self.record.expires_at_ms is None or at_ms < self.record.expires_at_ms
@@ -61,25 +81,27 @@ Decrypt = Callable[[ServiceRecord, SecretRecord], bytes | None]
 
 
 class RegistryView:
-    """`routes` and `services` return the records in memory; `decrypt` the text of a secret, None if that is impossible."""
+    """`routes` and `services` return what is in memory by key; `decrypt` the text of a secret, None if that is impossible."""
 
     def __init__(
         self,
-        routes: Callable[[str], RouteRecord | None],
+        routes: Callable[[str], KnownRoute | None],
         services: Callable[[str], ServiceRecord | None],
         decrypt: Decrypt,
     ) -> None:
-        self._route_records, self._service_records, self._decrypt = routes, services, decrypt
+        self._known_routes, self._service_records, self._decrypt = routes, services, decrypt
         self._routes: dict[tuple[str, str, str], KnownRoute] = {}
         self._senders: dict[tuple[str, str], Sender] = {}
 
     def route(self, tenant: str, service: str, command: str) -> KnownRoute | None:
         known = self._routes.get((tenant, service, command))
         if known is None:
-            record = self._route_records(route_key(tenant, service, command))
-            if record is None:
+            known = self._known_routes(route_key(tenant, service, command))
+            if known is None:
                 return None
-            known = self._routes[tenant, service, command] = known_route(record)
+            if len(self._routes) >= _ROUTES_MAX:
+                self._routes.clear()
+            self._routes[tenant, service, command] = known
         return known
 
     def sender(self, tenant: str, service: str) -> Sender | None:
@@ -100,7 +122,12 @@ class RegistryView:
 
 
 def known_route(record: RouteRecord) -> KnownRoute:
-    return KnownRoute(record, {grant.source: grant for grant in record.grants})
+    return packed_route(record, {grant.source: grant for grant in record.grants})
+
+
+def packed_route(head: RouteRecord, grants: Grants) -> KnownRoute:
+    """A route whose grants are not in its record."""
+    return KnownRoute(head, grants, head.key, limit_of(head.rate_limit), head.fairness or _FAIRNESS)
 
 
 def known_sender(record: ServiceRecord, decrypt: Decrypt) -> Sender:

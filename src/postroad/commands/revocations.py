@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from postroad.commands.events import ExecutedAfterAclRevoked
 from postroad.commands.records import RouteRecord
-from postroad.commands.registry_view import known_route
+from postroad.commands.registry_view import KnownRoute, known_route
 from postroad.kernel.clock import Clock, rfc3339
 
 _PAIRS_MAX = 100_000
@@ -32,12 +32,15 @@ class RevocationAuditor:
                 self._pairs -= len(self._dispatched.pop(next(iter(self._dispatched))))
         senders[source] = at_ms
 
-    def check(self, route: RouteRecord) -> None:
-        """Report the dispatches that a newer record of the route shows to have been too late. Each is reported once."""
+    def check(self, route: RouteRecord, known: KnownRoute | None = None) -> None:
+        """Report the dispatches that a newer record of the route shows to have been too late. Each is reported once.
+
+        `known`: the route, if the record lacks its grants.
+        """
         senders = self._dispatched.get(route.key)
         if not senders or not route.revoked:
             return
-        current, now = known_route(route), self._clock()
+        current, now = known or known_route(route), self._clock()
         for revoked in route.revoked:
             tenant = revoked.source.removesuffix("*") if revoked.source.endswith("/*") else None
             affected = [one for one in senders if one.startswith(tenant)] if tenant is not None else [revoked.source]

@@ -92,6 +92,7 @@ class RouteRegistry:
         expires_at_ms = epoch_ms(wanted.expires_at)
         if expires_at_ms is not None and expires_at_ms <= now:
             raise invalid_field("$.expires_at", "must be in the future")
+        _check_limit(wanted)
         fields = {**msgspec.structs.asdict(wanted), "expires_at_ms": expires_at_ms}
         del fields["expires_at"]
 
@@ -238,6 +239,15 @@ class RouteRegistry:
                     return Page(items=found, next_cursor=f"{last.service}/{last.command}/{shown.source}")
                 found.append((record, grant))
         return Page(items=found)
+
+
+def _check_limit(wanted: RouteDefinition) -> None:
+    """Raises BodyInvalid."""
+    rate = wanted.rate_limit
+    if rate is not None and rate.overflow == "delay" and rate.max_delay_seconds < rate.interval_seconds:
+        raise invalid_field("$.rate_limit.max_delay_seconds", "must be at least `interval_seconds`, after which tokens return")
+    if rate is None and wanted.fairness is not None:
+        raise invalid_field("$.fairness", "applies to routes with a `rate_limit` only")
 
 
 def _source(tenant: str, text: str) -> str:

@@ -18,9 +18,11 @@ from postroad.api.commands import (
 )
 from postroad.api.governance import AuditEntry
 from postroad.api.queues import QueueNotFound
+from postroad.commands.limit_records import limit_of, usage_of
 from postroad.commands.records import route_of
 from postroad.commands.route_registry import RouteRegistry
 from postroad.commands.route_test import RouteTester
+from postroad.commands.token_source import TokenSource
 from postroad.crypto.position_encryption import PositionCipher, PositionInvalid
 from postroad.governance.audit import Audit, AuditFilter
 from postroad.http.request import Request
@@ -35,8 +37,11 @@ _ONE = "/v1/routes/{service}/{command}"
 
 
 class RouteRoutes:
-    def __init__(self, routes: RouteRegistry, tester: RouteTester, audit: Audit, positions: PositionCipher) -> None:
-        self._routes, self._tester, self._audit, self._position_cipher = routes, tester, audit, positions
+    def __init__(
+        self, routes: RouteRegistry, tester: RouteTester, tokens: TokenSource, audit: Audit, positions: PositionCipher
+    ) -> None:
+        self._routes, self._tester, self._tokens = routes, tester, tokens
+        self._audit, self._position_cipher = audit, positions
 
     def table(self) -> Sequence[Route]:
         return [
@@ -145,7 +150,9 @@ class RouteRoutes:
 
     async def get_route(self, request: Request) -> Response:
         parameters = request.parameters
-        return Response(route_of(await self._routes.find(request.caller.tenant, parameters["service"], parameters["command"])))
+        record = await self._routes.find(request.caller.tenant, parameters["service"], parameters["command"])
+        limit = limit_of(record.rate_limit)
+        return Response(route_of(record, None if limit is None else usage_of(await self._tokens.usage(record.key, limit), limit)))
 
     async def delete_route(self, request: Request) -> Response:
         await self._routes.delete(request.context, request.parameters["service"], request.parameters["command"])

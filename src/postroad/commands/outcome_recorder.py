@@ -1,0 +1,156 @@
+"""Outcomes of commands: the event of each, durable before the response, with its archived line and the notices to the sender."""
+
+from postroad.api.commands import CommandInvalid, RouteMissing
+from postroad.commands import metrics
+from postroad.commands.archive import CommandArchive
+from postroad.commands.arrival import Arrival, Decision, derived
+from postroad.commands.dedupe import FirstEvent
+from postroad.commands.events import CommandDelivered, CommandDuplicate, CommandEvent, CommandFailed, CommandRefused
+from postroad.commands.limiter import Admission
+from postroad.commands.records import RouteRecord
+from postroad.commands.sender_notices import SenderNotices
+from postroad.commands.shield import Accepted, Invalid
+from postroad.kernel.clock import rfc3339
+from postroad.kernel.errors import EngineUnavailable, PostroadError
+from postroad.telemetry.flow_counters import FlowCounters
+from postroad.telemetry.outbox import Outbox
+
+
+class OutcomeRecorder:
+    """With `needs_telemetry` an event that cannot be stored is an error; otherwise the installation goes on without it."""
+
+    def __init__(self, outbox: Outbox, notices: SenderNotices, archive: CommandArchive, *, needs_telemetry: bool) -> None:
+        self.flows: FlowCounters | None = None  # set where flows are counted
+        self._outbox, self._notices, self._archive, self.needs_telemetry = outbox, notices, archive, needs_telemetry
+
+    @property
+    def is_full(self) -> bool:
+        """True if no outcome could be recorded now."""
+        return self.needs_telemetry and self._outbox.is_full
+
+    async def delivered(
+        self,
+        arrival: Arrival,
+        command: Accepted,
+        decision: Decision,
+        record: RouteRecord,
+        message_id: str,
+        admission: Admission,
+        first: FirstEvent,
+    ) -> None:
+        """Raises EngineUnavailable. `first` are the parts of the event that a repeated delivery has, too."""
+        event = CommandDelivered(
+            event_id=first.event_id,
+            timestamp="" if first.at_ms is None else rfc3339(first.at_ms),
+            source=arrival.sender.source,
+            command_id=command.command_id,
+            target=record.target,
+            command_name=command.name,
+            message_id=message_id,
+            path=first.path,
+            escalated=first.escalated,
+            dispatch_latency_ms=first.latency_ms,
+            deliver_at=rfc3339(admission.deliver_at_ms) if admission.deliver_at_ms else None,
+            shadow="rate-limit-exceeded" if admission.is_over_limit else None,
+            **arrival.replay_fields,
+        )
+        await self._commit_outcome(arrival, command, event, derived(arrival, command, "archived"))
+        metrics.outcome("delivered").inc()
+        metrics.dispatch_seconds(decision.path).observe(first.latency_ms / 1000)
+        metrics.count_route(record.target, record.command)
+        self._count_flow(arrival, record.tenant, f"{record.service}/{record.command}")
+
+    async def duplicate(
+        self,
+        arrival: Arrival,
+        command: Accepted,
+        decision: Decision,
+        record: RouteRecord,
+        message_id: str,
+        first: FirstEvent | None,
+    ) -> None:
+        """Record a repetition. With `first`, the event of the first delivery is recorded again, unchanged: the process that
+        stored the message may have died before it stored the event. Raises EngineUnavailable."""
+        event = CommandDuplicate(
+            source=arrival.sender.source,
+            command_id=command.command_id,
+            target=record.target,
+            command_name=command.name,
+            message_id=message_id,
+            path=decision.path,
+            **arrival.replay_fields,
+        )
+        before: tuple[CommandEvent, ...] = ()
+        if first is not None:
+            again = CommandDelivered(
+                event_id=first.event_id,
+                timestamp="" if first.at_ms is None else rfc3339(first.at_ms),
+                source=arrival.sender.source,
+                command_id=command.command_id,
+                target=record.target,
+                command_name=command.name,
+                message_id=message_id,
+                path=first.path,
+                escalated=first.escalated,
+                dispatch_latency_ms=first.latency_ms,
+            )
+            before = (again,)
+        line = self._archive.line(event, arrival.sender, arrival.received_at_ms, command, "")
+        await self._commit(arrival, *before, event, *line)
+        metrics.outcome("duplicate").inc()
+        metrics.duplicates.labels(decision.path).inc()
+
+    async def refused(self, arrival: Arrival, fault: Invalid) -> PostroadError:
+        """The error of an invalid command, once its event is durable."""
+        event = CommandRefused(
+            source=arrival.sender.source,
+            command_id=fault.command_id,
+            target=fault.target,
+            command_name=fault.name,
+            reason=fault.reason,
+            **arrival.replay_fields,
+        )
+        line = self._archive.invalid_line(event, arrival.sender, arrival.received_at_ms, arrival.body)
+        await self._commit(arrival, event, *line)
+        metrics.outcome("invalid", fault.reason).inc()
+        return CommandInvalid(fault.detail, extra={"reason": fault.reason})
+
+    async def failed(self, arrival: Arrival, command: Accepted, decision: Decision, problem: PostroadError) -> PostroadError:
+        """The error of a command that was not delivered, once its event is durable."""
+        event = CommandFailed(
+            event_id="" if arrival.replay is None else derived(arrival, command, f"failed {problem.code}"),
+            source=arrival.sender.source,
+            command_id=command.command_id,
+            target=f"{command.target_tenant}/{command.target_service}",
+            command_name=command.name,
+            reason=problem.code,
+            detail=problem.detail,
+            escalated=None if decision.escalated is None else decision.escalated.value,
+            **arrival.replay_fields,
+            **problem.extra,  # type: ignore[arg-type]  # hints
+        )
+        line_id = "" if arrival.replay is None else derived(arrival, command, f"archived {problem.code}")
+        await self._commit_outcome(arrival, command, event, line_id)
+        metrics.outcome("failed", problem.code).inc()
+        if not isinstance(problem, RouteMissing):
+            self._count_flow(arrival, command.target_tenant, f"{command.target_service}/{command.name}", is_failed=True)
+        problem.extra = {**problem.extra, "reason": problem.code}
+        return problem
+
+    def _count_flow(self, arrival: Arrival, tenant: str, route: str, *, is_failed: bool = False) -> None:
+        if self.flows is not None:
+            self.flows.add(tenant, f"source:{arrival.sender.source}", f"route:{route}", int(not is_failed), int(is_failed))
+
+    async def _commit_outcome(self, arrival: Arrival, command: Accepted, event: CommandEvent, line_id: str) -> None:
+        """Store the outcome of a valid command with its archived line and the notices to its sender. Raises like `_commit`."""
+        line = self._archive.line(event, arrival.sender, arrival.received_at_ms, command, line_id)
+        notices = self._notices.of_command(arrival.sender, command, arrival.received_at_ms)
+        await self._commit(arrival, event, *line, *notices)
+
+    async def _commit(self, arrival: Arrival, *events: CommandEvent) -> None:
+        """Raises EngineUnavailable, unless the installation goes on without telemetry."""
+        try:
+            await self._outbox.commit(arrival.context, *events)
+        except EngineUnavailable:
+            if self.needs_telemetry:
+                raise

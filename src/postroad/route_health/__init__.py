@@ -1,0 +1,1 @@
+"""Health of command routes: whether the queues behind them are drained."""

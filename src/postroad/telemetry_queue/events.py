@@ -1,0 +1,47 @@
+"""Event types of the telemetry queue."""
+
+from typing import ClassVar
+
+from postroad.kernel.event import Event
+
+
+class TelemetryDropped(Event, frozen=True, kw_only=True, tag="snavio.telemetry.dropped"):
+    """Events of the telemetry queue were not read within its retention and are gone. At most one per tenant and day, for the
+    whole day. `last_received_at` is the time of the last pull that returned events; null if there was none."""
+
+    stream: ClassVar[str] = "COMMANDS"
+    table: ClassVar[str] = "command_events"
+
+    version: int = 1
+    dropped_events: int
+    reason: str = "queue_unconsumed"
+    queue_age_seconds: float
+    last_received_at: str | None = None
+
+
+class TelemetryUnconsumed(Event, frozen=True, kw_only=True, tag="telemetry.unconsumed"):
+    """The oldest unread event of the telemetry queue is older than a day. At most one per tenant and day."""
+
+    stream: ClassVar[str] = "COMMANDS"
+    table: ClassVar[str] = "command_events"
+
+    version: int = 1
+    waiting: int
+    queue_age_seconds: float
+    last_received_at: str | None = None
+
+
+class TelemetrySampled(Event, frozen=True, kw_only=True, tag="telemetry.sampled"):
+    """State of a tenant's telemetry queue, every minute. `waiting` and `leased` are messages, each of which has many events;
+    `delivered` and `acknowledged` are events of the last hour."""
+
+    version: int = 1
+    waiting: int
+    leased: int
+    oldest_age_ms: int | None = None
+    delivered: int
+    acknowledged: int
+    last_received_at: str | None = None
+
+
+EVENTS: tuple[type[Event], ...] = (TelemetryDropped, TelemetryUnconsumed, TelemetrySampled)
