@@ -41,6 +41,10 @@ class Identity:
     role: str = ""
 
 
+def is_credential_given(request: Request) -> bool:
+    return request.header(b"authorization") is not None or _PRESIGNED in request.query_string
+
+
 class AwsAuthentication:
     def __init__(
         self,

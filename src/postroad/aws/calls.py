@@ -1,7 +1,7 @@
 """One call of an AWS operation, and the declaration of operations that are served."""
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from postroad.aws.authentication import Identity
@@ -15,7 +15,10 @@ from postroad.kernel.identity import RouteRequirement, Scope
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call, authenticated and authorized. `queue` is the name of the queue that it is for, else empty."""
+    """A call, authenticated and authorized. `queue`, `topic` and `subscription` are what it is for, else empty.
+
+    `is_signed` is false for the few calls of SNS that need no credential, but a token.
+    """
 
     request: Request
     context: RequestContext
@@ -24,6 +27,10 @@ class Call:
     identity: Identity
     account: str
     base_url: str
+    topic: str = ""
+    subscription: str = ""
+    is_signed: bool = True
+    request_form: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def region(self) -> str:
@@ -49,16 +56,28 @@ Run = Callable[[Call], Awaitable[Values | None]]
 @dataclass(frozen=True, slots=True)
 class Action:
     """A served operation. `route` has what authorization needs: the scope of the equivalent native operation. The dispatcher
-    checks the restrictions of the key: queues outside do not exist."""
+    checks the restrictions of the key: queues and topics outside do not exist.
+
+    `arn`: the parameter with the ARN of a topic or subscription. `allows_unsigned`: a token may replace the signature.
+    """
 
     operation: Operation
     run: Run
     route: Route
     has_queue: bool
+    arn: str = ""
+    allows_unsigned: bool = False
 
 
 def action(
-    operation: Operation, run: Run, scope: Scope | RouteRequirement, *, allows_admin: bool = False, has_queue: bool = True
+    operation: Operation,
+    run: Run,
+    scope: Scope | RouteRequirement,
+    *,
+    allows_admin: bool = False,
+    has_queue: bool = True,
+    arn: str = "",
+    allows_unsigned: bool = False,
 ) -> Action:
     route = Route(
         "POST",
@@ -70,7 +89,7 @@ def action(
         action=operation.label,
         allows_admin=allows_admin,
     )
-    return Action(operation, run, route, has_queue)
+    return Action(operation, run, route, has_queue, arn, allows_unsigned)
 
 
 async def _unused(_request: Request) -> Any:

@@ -9,19 +9,24 @@ import structlog
 from postroad.access.accounts import Accounts
 from postroad.access.authentication import RequestAuthenticator
 from postroad.aws import json_protocol, metrics, query_protocol
-from postroad.aws.authentication import AwsAuthentication, Identity
+from postroad.aws.authentication import DEFAULT_REGION, AwsAuthentication, Identity, is_credential_given
 from postroad.aws.calls import Action, Call, check_required
 from postroad.aws.errors import QUEUE_MISSING, AwsError, aws_error, view_of
 from postroad.aws.model import ServiceModel, Values, service_model
 from postroad.aws.policies import is_allowed
-from postroad.aws.resource_names import queue_arn, queue_path
+from postroad.aws.resource_names import SnsName, queue_arn, queue_path, sns_name, topic_arn
+from postroad.aws.signatures import signed_service
+from postroad.aws.sns_errors import sns_error, topic_missing
 from postroad.http.request import ClientDisconnected, Request
 from postroad.http.response import Response
 from postroad.http.routing import Route
+from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import PostroadError
+from postroad.kernel.identity import Caller
 
 _TARGET = b"x-amz-target"
 _DEFAULT_SERVICE = "sqs"
+_NO_NAME = SnsName("", "", "")
 
 log = structlog.get_logger("postroad.aws")
 
@@ -71,7 +76,8 @@ class AwsDispatcher:
         except PostroadError as problem:
             if problem.status >= 500:
                 log.warning("aws_request_failed", request_id=request.request_id, code=problem.code, detail=problem.detail)
-            return _error(aws_error(problem), model, request)
+            known = sns_error(problem) if model is not None and model.service == "sns" else None
+            return _error(known or aws_error(problem), model, request)
         except ClientDisconnected:
             raise
         except Exception:
@@ -90,7 +96,8 @@ class AwsDispatcher:
         if not name:
             raise AwsError("MissingAction", "The request must contain the parameter Action.")
         found = [one[name] for one in self._actions.values() if name in one]
-        version = form.get("Version")
+        version, service = form.get("Version"), signed_service(request.header(b"authorization"), form)
+        found.sort(key=lambda one: one.operation.model.service != service)
         chosen = next((one for one in found if version in (None, one.operation.model.version)), None)
         if chosen is None:
             raise AwsError("InvalidAction", f"The action {name[:100]} is not valid for this endpoint.")
@@ -98,14 +105,19 @@ class AwsDispatcher:
 
     async def _run(self, request: Request, action: Action, form: Mapping[str, str] | None) -> Response:
         operation = action.operation
+        if action.allows_unsigned and form is not None and not is_credential_given(request):
+            return await self._run_unsigned(request, action, form)
         identity = await self._authentication.identify(request, operation.model.service)
         values: Values = {}
-        queue_account, queue, fault = "", "", None
+        queue_account, queue, named, fault = "", "", _NO_NAME, None
         try:
             values = _input(request, action, form)
             if action.has_queue:
                 queue_account, queue = queue_path(values["QueueUrl"])
                 request.parameters = {"queue": queue}
+            named = _named(action, values)
+            if named.topic:
+                request.parameters = {"topic": named.topic}
         except AwsError as error:  # reported to authorized callers only
             fault = error
         caller = await self._authenticator.authorize(request, action.route, identity.text, identity.caller)
@@ -115,12 +127,55 @@ class AwsDispatcher:
         account = await self._accounts.of(caller.tenant)
         if queue and (queue_account != account or not caller.may_use("queue", queue)):
             raise AwsError("QueueDoesNotExist", QUEUE_MISSING)
-        _check_policy(identity, action, account, queue)
-        base_url = self._public_url or f"{request.scheme}://{request.header(b'host') or 'localhost'}"
-        call = Call(request, request.context, values, queue, identity, account, base_url.rstrip("/"))
+        if named.topic and (named.account != account or not caller.may_use("topic", named.topic)):
+            raise topic_missing()
+        _check_policy(identity, action, account, queue or named.topic)
+        call = Call(
+            request,
+            request.context,
+            values,
+            queue,
+            identity,
+            account,
+            self._base_url(request),
+            named.topic,
+            named.subscription,
+            request_form=form or {},
+        )
+        return await self._respond(request, action, call, is_json=form is None)
+
+    async def _run_unsigned(self, request: Request, action: Action, form: Mapping[str, str]) -> Response:
+        """A call with a token instead of a signature, for the tenant that its ARN names."""
+        values = _input(request, action, form)
+        named = _named(action, values)
+        tenant = self._accounts.tenant(named.account)
+        if tenant is None:
+            raise topic_missing()
+        caller = Caller(tenant, "", frozenset(), name="sns token")
+        context = RequestContext(caller, request_id=request.request_id)
+        identity = Identity(caller, named.region or DEFAULT_REGION, "")
+        call = Call(
+            request,
+            context,
+            values,
+            "",
+            identity,
+            named.account,
+            self._base_url(request),
+            named.topic,
+            named.subscription,
+            is_signed=False,
+            request_form=form,
+        )
+        return await self._respond(request, action, call, is_json=False)
+
+    def _base_url(self, request: Request) -> str:
+        return (self._public_url or f"{request.scheme}://{request.header(b'host') or 'localhost'}").rstrip("/")
+
+    async def _respond(self, request: Request, action: Action, call: Call, *, is_json: bool) -> Response:
         result = await action.run(call)
-        metrics.calls.labels(operation.model.service, operation.name).inc()
-        return _result(action, result, request, is_json=form is None)
+        metrics.calls.labels(action.operation.model.service, action.operation.name).inc()
+        return _result(action, result, request, is_json=is_json)
 
 
 def _input(request: Request, action: Action, form: Mapping[str, str] | None) -> Values:
@@ -133,13 +188,20 @@ def _input(request: Request, action: Action, form: Mapping[str, str] | None) -> 
     return values
 
 
-def _check_policy(identity: Identity, action: Action, account: str, queue: str) -> None:
+def _named(action: Action, values: Values) -> SnsName:
+    """What the ARN of the call names; nothing if it has none. Raises AwsError."""
+    arn = next((values[name] for name in action.arn.split() if values.get(name)), None)
+    return _NO_NAME if arn is None else sns_name(arn, action.arn.split()[0])
+
+
+def _check_policy(identity: Identity, action: Action, account: str, name_of_resource: str) -> None:
     """Raises AwsError if the policy of a session does not allow the operation."""
     if identity.policy is None or action.operation.model.service == "sts":
         return
     # A batch needs the permission of the single operation, as in AWS.
     name = action.operation.label.removesuffix("Batch")
-    if not is_allowed(identity.policy, name, queue_arn(identity.region, account, queue or "*")):
+    make_arn = topic_arn if action.operation.model.service == "sns" else queue_arn
+    if not is_allowed(identity.policy, name, make_arn(identity.region, account, name_of_resource or "*")):
         raise AwsError("AccessDenied", f"The session policy does not allow the action {name} on this resource.")
 
 

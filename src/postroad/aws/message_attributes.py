@@ -56,6 +56,11 @@ def check_attributes(attributes: Attributes) -> None:
     """Raises AwsError."""
     if len(attributes) > ATTRIBUTES_MAX:
         raise _invalid(f"Number of message attributes [{len(attributes)}] exceeds the allowed maximum [{ATTRIBUTES_MAX}].")
+    check_each_attribute(attributes)
+
+
+def check_each_attribute(attributes: Attributes) -> None:
+    """Names, types and values, however many there are. Raises AwsError."""
     for name, value in attributes.items():
         _check_name(name)
         _check_value(name, value)

@@ -9,7 +9,8 @@ import msgspec
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """A type. Members of a structure are (shape, name in the query protocol); `name` is that of list members or map keys."""
+    """A type. Members of a structure are (shape, name in the query protocol); `name` is that of list members or map keys,
+    `value_name` that of map values."""
 
     type: str
     members: dict[str, tuple[str, str]] = {}
@@ -18,6 +19,7 @@ class Shape(msgspec.Struct, frozen=True):
     key: str = ""
     value: str = ""
     name: str = ""
+    value_name: str = "Value"
     flattened: bool = False
     min: int | None = None
     max: int | None = None
@@ -57,7 +59,7 @@ def service_model(service: str) -> ServiceModel:
 @cache
 def operations() -> dict[str, dict[str, Operation]]:
     """All operations by service and name."""
-    models = [service_model(name) for name in ("sqs", "sts")]
+    models = [service_model(name) for name in ("sns", "sqs", "sts")]
     return {
         model.service: {name: Operation(model, name, given, result) for name, (given, result) in model.operations.items()}
         for model in models

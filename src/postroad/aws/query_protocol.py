@@ -69,8 +69,8 @@ def _value(model: ServiceModel, shape: Shape, node: Any, path: str) -> Any:
             key = entry.get(shape.name)
             if not isinstance(key, str):
                 raise AwsError("MissingParameter", f"The request must contain the parameter {path}.{index}.{shape.name}.")
-            if "Value" in entry:
-                found[key] = _value(model, member, entry["Value"], f"{path}.{index}.Value")
+            if shape.value_name in entry:
+                found[key] = _value(model, member, entry[shape.value_name], f"{path}.{index}.{shape.value_name}")
             elif member.type == "string":
                 found[key] = ""
             else:
@@ -166,10 +166,14 @@ def _write(model: ServiceModel, shape: Shape, name: str, value: Any, parts: list
         if not shape.flattened:
             parts.append(f"</{name}>")
     elif kind == "map":
-        member = model.shapes[shape.value]
+        member, entry = model.shapes[shape.value], name if shape.flattened else "entry"
+        if not shape.flattened:
+            parts.append(f"<{name}>")
         for key, one in value.items():
-            parts.append(f"<{name}><{shape.name}>{_text(key)}</{shape.name}>")
-            _write(model, member, "Value", one, parts)
+            parts.append(f"<{entry}><{shape.name}>{_text(key)}</{shape.name}>")
+            _write(model, member, shape.value_name, one, parts)
+            parts.append(f"</{entry}>")
+        if not shape.flattened:
             parts.append(f"</{name}>")
     elif kind == "structure":
         parts.append(f"<{name}>")

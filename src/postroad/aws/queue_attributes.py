@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -32,6 +32,8 @@ RANGES = {
 _SETTINGS = {"VisibilityTimeout": "visibility_timeout_ms", "DelaySeconds": "delay_ms", "MessageRetentionPeriod": "retention_ms"}
 STORED_ONLY = ("Policy", "KmsMasterKeyId", "KmsDataKeyReusePeriodSeconds", "SqsManagedSseEnabled")
 FIFO = ("FifoQueue", "ContentBasedDeduplication", "DeduplicationScope", "FifoThroughputLimit")
+_DEDUPE_SCOPES: dict[str, Literal["queue", "group"]] = {"queue": "queue", "messageGroup": "group"}
+_THROUGHPUT_LIMITS = ("perQueue", "perMessageGroupId")
 READ_ONLY = (
     "ApproximateNumberOfMessages",
     "ApproximateNumberOfMessagesDelayed",
@@ -46,10 +48,15 @@ _REDRIVE_PERMISSIONS = ("allowAll", "denyAll", "byQueue")
 _SOURCES_MAX = 10
 
 
-def default_settings() -> StrictQueueSettings:
-    """The settings of a queue that is created through SQS: a message is delivered until it is deleted or expires."""
+def default_settings(*, is_fifo: bool = False) -> StrictQueueSettings:
+    """The settings of a queue that is created through SQS: a message is delivered until it is deleted or expires. A FIFO queue is
+    an ordered queue."""
     changes = {field: RANGES[name].default * 1000 for name, field in _SETTINGS.items()}
-    return StrictQueueSettings(max_attempts=0, **changes)  # type: ignore[arg-type]
+    return StrictQueueSettings(max_attempts=0, ordered=is_fifo, **changes)  # type: ignore[arg-type]
+
+
+def is_fifo_wanted(given: Mapping[str, str]) -> bool:
+    return given.get("FifoQueue", "").lower() == "true"
 
 
 def with_attributes(settings: StrictQueueSettings, given: Mapping[str, str], account: str) -> StrictQueueSettings:
@@ -57,35 +64,58 @@ def with_attributes(settings: StrictQueueSettings, given: Mapping[str, str], acc
     changes: dict[str, Any] = {}
     stored = dict(settings.sqs_attributes)
     for name, value in given.items():
-        _check_name(name, value)
+        _check_name(name, is_fifo=settings.ordered)
         if name in _SETTINGS:
             changes[_SETTINGS[name]] = _number(name, value) * 1000
         elif name == "RedrivePolicy":
             changes |= _redrive_changes(value, account)
+        elif name in FIFO[:3]:
+            changes |= _fifo_changes(name, value)
         elif not value:
             stored.pop(name, None)
         else:
             stored[name] = _stored_value(name, value, account)
-    return msgspec.structs.replace(settings, sqs_attributes=stored, **changes)
+    changed = msgspec.structs.replace(settings, sqs_attributes=stored, **changes)
+    if stored.get("FifoThroughputLimit") == "perMessageGroupId" and changed.dedupe_scope != "group":
+        raise AwsError(
+            "InvalidAttributeValue",
+            "Invalid value for the parameter FifoThroughputLimit. Reason: The perMessageGroupId value is allowed only when the "
+            "value for DeduplicationScope is messageGroup.",
+        )
+    return changed
 
 
-def _check_name(name: str, value: str) -> None:
-    if name == "FifoQueue" and value == "true":
-        raise fifo_unsupported()
-    if name in FIFO:
+def _check_name(name: str, *, is_fifo: bool) -> None:
+    if name in FIFO[2:] and not is_fifo:
         raise AwsError("InvalidAttributeName", f"You can specify the {name} only when FifoQueue is set to true.")
-    if name not in SETTABLE:
+    if name not in SETTABLE and not (is_fifo and name in FIFO):
         raise AwsError("InvalidAttributeName", f"Unknown Attribute {name[:100]}.")
 
 
-def fifo_unsupported() -> AwsError:
-    return AwsError("UnsupportedOperation", "FIFO queues are not supported yet. Create a standard queue.")
+def _fifo_changes(name: str, value: str) -> dict[str, Any]:
+    """The settings of a FIFO queue for an attribute. Raises AwsError."""
+    if name == "FifoQueue":
+        if value.lower() != "true":
+            raise AwsError(
+                "InvalidAttributeValue",
+                "Invalid value for the parameter FifoQueue. Reason: Modifying queue type is not supported.",
+            )
+        return {}
+    if name == "ContentBasedDeduplication":
+        if value.lower() not in ("true", "false"):
+            raise _invalid(name)
+        return {"dedupe_by_content": value.lower() == "true"}
+    if value not in _DEDUPE_SCOPES:
+        raise _invalid(name)
+    return {"dedupe_scope": _DEDUPE_SCOPES[value]}
 
 
 def _stored_value(name: str, value: str, account: str) -> str:
     if name in RANGES:
         return str(_number(name, value))
     if name == "SqsManagedSseEnabled" and value not in ("true", "false"):
+        raise _invalid(name)
+    if name == "FifoThroughputLimit" and value not in _THROUGHPUT_LIMITS:
         raise _invalid(name)
     if name == "RedriveAllowPolicy":
         _allow_policy(value, account)
@@ -133,6 +163,10 @@ def missing_target(policy: str) -> AwsError:
 
 def refused_target(policy: str) -> AwsError:
     return _invalid_policy(policy, "The dead letter queue does not allow this queue as a source.")
+
+
+def mixed_target(policy: str) -> AwsError:
+    return _invalid_policy(policy, "Dead-letter queue must be same type of queue as the source.")
 
 
 def allows_source(target: StrictQueueSettings, source: str, account: str) -> bool:
@@ -196,6 +230,13 @@ def attributes_of(
         "LastModifiedTimestamp": str(updated_at_ms // 1000),
         "QueueArn": queue_arn(region, account, name),
     }
+    if settings.ordered:
+        values |= {
+            "FifoQueue": "true",
+            "ContentBasedDeduplication": "true" if settings.dedupe_by_content else "false",
+            "DeduplicationScope": "messageGroup" if settings.dedupe_scope == "group" else "queue",
+            "FifoThroughputLimit": stored.get("FifoThroughputLimit", "perQueue"),
+        }
     for one in ("Policy", "RedriveAllowPolicy", "KmsMasterKeyId"):
         if one in stored:
             values[one] = stored[one]

@@ -69,6 +69,13 @@ def _header_names(signed: str) -> tuple[str, ...]:
     return names
 
 
+def signed_service(authorization: str | None, form: Mapping[str, str]) -> str:
+    """The service in the scope of a signature, which is not verified yet; empty without one."""
+    credential = (authorization or "").partition("Credential=")[2].partition(",")[0] or form.get("X-Amz-Credential", "")
+    parts = credential.split("/")
+    return parts[3] if len(parts) == 5 else ""
+
+
 def header_claim(authorization: str, headers: Mapping[bytes, bytes]) -> Claim:
     """The claim of an `Authorization` header. Raises AwsError."""
     time = headers.get(b"x-amz-date", b"").decode("latin-1")

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from postroad.api.queues import NewMessage, Published
+from postroad.api.queues import AlreadySettled, LeaseExpired, NewMessage, Published
+from postroad.aws.batches import check_entries
 from postroad.aws.calls import Call
 from postroad.aws.errors import AwsError, aws_error, view_of
 from postroad.aws.message_attributes import (
@@ -24,7 +25,7 @@ from postroad.aws.message_attributes import (
 )
 from postroad.aws.model import Values, service_model
 from postroad.aws.queue_attributes import MESSAGE_BYTES_MAX
-from postroad.aws.resource_names import queue_arn
+from postroad.aws.resource_names import queue_arn, sequence_number
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import PostroadError
 from postroad.queues.consuming import Consumer
@@ -32,12 +33,14 @@ from postroad.queues.lifecycle import QueueLifecycle
 from postroad.queues.publishing import Publisher
 from postroad.queues.records import QueueRecord, StoredMessage
 
-_ENTRY_ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
-_ENTRIES_MAX = 10
 _VISIBILITY_SECONDS_MAX = 43_200
 _SYSTEM_NAMES = frozenset(service_model("sqs").shapes["MessageSystemAttributeName"].enum)
 _QUEUE_NAMES = frozenset(service_model("sqs").shapes["QueueAttributeName"].enum)
-_GROUP = "MessageGroupId"
+_FIFO_ID = re.compile(r"[!-~]{1,128}")
+_GROUP_MISSING = "The request must contain the parameter MessageGroupId."
+_DEDUPE_ID_MISSING = (
+    "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided explicitly"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +65,13 @@ class SqsMessages:
     async def send_message(self, call: Call) -> Values:
         prepared = _prepare(call.values, await self._queue(call))
         published = await self._publisher.publish(call.context, call.queue, prepared.new)
-        return {"MessageId": published.message_id, **prepared.digests}
+        return {**_sent(published), **prepared.digests}
 
     async def send_message_batch(self, call: Call) -> Values:
         entries = _entries(call, "SendMessageBatchRequestEntry")
         record = await self._queue(call)
+        if record.is_ordered:
+            _check_fifo_entries(entries, record)
         outcomes: list[_Prepared | AwsError] = []
         for entry in entries:
             try:
@@ -88,7 +93,7 @@ class SqsMessages:
                 continue
             published = next(stored)
             if isinstance(published, Published):
-                successful.append({"Id": entry["Id"], "MessageId": published.message_id, **outcome.digests})
+                successful.append({"Id": entry["Id"], **_sent(published), **outcome.digests})
             else:
                 failed.append(_failure(entry["Id"], aws_error(published)))
         return _batch_result(successful, failed)
@@ -108,10 +113,12 @@ class SqsMessages:
         unknown = next((one for one in system if one not in _SYSTEM_NAMES and one not in _QUEUE_NAMES), None)
         if unknown is not None:
             raise AwsError("InvalidAttributeName", f"Unknown Attribute {unknown[:100]}.")
-        names = call.get("MessageAttributeNames", ())
+        names, attempt_id = call.get("MessageAttributeNames", ()), call.get("ReceiveRequestAttemptId")
+        if attempt_id is not None:
+            _check_fifo_parameter("ReceiveRequestAttemptId", attempt_id, record)
 
-        def make(stored: StoredMessage, attempt: int, receipt: str, first_ms: int) -> Values:
-            return _received(call, stored, attempt, receipt, first_ms, system, names)
+        def make(stored: StoredMessage, attempt: int, receipt: str, first_ms: int, sequence: int | None) -> Values:
+            return _received(call, stored, attempt, receipt, first_ms, sequence, system, names)
 
         pulling = self._consumer.pull_as(
             make,
@@ -120,6 +127,7 @@ class SqsMessages:
             count=count,
             visibility_timeout_ms=None if timeout is None else timeout * 1000,
             wait_ms=wait * 1000,
+            receive_id=attempt_id,
         )
         messages = await call.request.cancel_on_disconnect(pulling) if wait else await pulling
         return {"Messages": messages} if messages else {}
@@ -137,9 +145,10 @@ class SqsMessages:
         return _entry_results(entries, errors)
 
     async def _delete(self, call: Call, receipts: Sequence[str]) -> list[AwsError | None]:
-        """Any receipt of a message deletes it, and one of a message that is gone is no error."""
+        """Any receipt of a message deletes it, and one of a message that is gone is no error. In a FIFO queue the message must
+        still be held by the receipt: another consumer may have it."""
         errors = await self._consumer.ack(call.context, call.queue, receipts, accepts_expired=True)
-        return [None if error is None else _receipt_error(error, text) for error, text in zip(errors, receipts, strict=True)]
+        return [None if error is None else _delete_error(error, text) for error, text in zip(errors, receipts, strict=True)]
 
     # Visibility
 
@@ -196,21 +205,15 @@ def _prepare(values: Mapping[str, Any], record: QueueRecord) -> _Prepared:
             "InvalidParameterValue",
             f"Value {delay} for parameter DelaySeconds is invalid. Reason: DelaySeconds must be >= 0 and <= 900.",
         )
-    if values.get("MessageDeduplicationId") is not None:
-        raise AwsError(
-            "InvalidParameterValue",
-            f"Value {values['MessageDeduplicationId'][:128]} for parameter MessageDeduplicationId is invalid. Reason: The "
-            "request includes a parameter that is not valid for this queue type.",
-        )
+    group, dedupe_id = values.get("MessageGroupId"), values.get("MessageDeduplicationId")
+    _check_fifo_id("MessageDeduplicationId", dedupe_id)
+    _check_fifo_id("MessageGroupId", group)
+    if record.is_ordered:
+        _check_fifo(delay, group, dedupe_id, record)
+        delay = None
+    elif dedupe_id is not None:
+        _check_fifo_parameter("MessageDeduplicationId", dedupe_id, record)
     system = {name: str(value["StringValue"]) for name, value in system_attributes.items()}
-    group = values.get(_GROUP)
-    if group is not None:
-        if not 1 <= len(group) <= 128:
-            raise AwsError(
-                "InvalidParameterValue",
-                "MessageGroupId can only include alphanumeric and punctuation characters. 1 to 128 in length",
-            )
-        system[_GROUP] = group
     headers, types = headers_of(attributes, system)
     digests = {"MD5OfMessageBody": md5_of_text(body)}
     if attributes:
@@ -218,9 +221,65 @@ def _prepare(values: Mapping[str, Any], record: QueueRecord) -> _Prepared:
     if system_attributes:
         digests["MD5OfMessageSystemAttributes"] = md5_of_attributes(system_attributes)
     new = NewMessage(
-        payload=payload_of(body), headers=headers, header_types=types, delay_ms=None if delay is None else delay * 1000
+        payload=payload_of(body),
+        headers=headers,
+        header_types=types,
+        delay_ms=None if delay is None else delay * 1000,
+        group_id=group,
+        dedupe_id=dedupe_id,
     )
     return _Prepared(new, digests, size)
+
+
+# FIFO queues
+
+
+def _check_fifo_id(name: str, value: str | None) -> None:
+    if value is not None and not _FIFO_ID.fullmatch(value):
+        raise AwsError(
+            "InvalidParameterValue",
+            f"Value {value[:128]} for parameter {name} is invalid. Reason: {name} can only include alphanumeric and punctuation "
+            "characters. 1 to 128 in length.",
+        )
+
+
+def _check_fifo_parameter(name: str, value: str, record: QueueRecord) -> None:
+    """Raises AwsError if the queue is not FIFO, or the value is invalid."""
+    if not record.is_ordered:
+        raise AwsError(
+            "InvalidParameterValue",
+            f"Value {value[:128]} for parameter {name} is invalid. Reason: The request includes a parameter that is not valid "
+            "for this queue type.",
+        )
+    _check_fifo_id(name, value)
+
+
+def _check_fifo(delay: int | None, group: str | None, dedupe_id: str | None, record: QueueRecord) -> None:
+    if delay:
+        raise AwsError(
+            "InvalidParameterValue",
+            f"Value {delay} for parameter DelaySeconds is invalid. Reason: The request include parameter that is not valid for "
+            "this queue type.",
+        )
+    if group is None:
+        raise AwsError("MissingParameter", _GROUP_MISSING)
+    if dedupe_id is None and not record.settings.dedupe_by_content:
+        raise AwsError("InvalidParameterValue", _DEDUPE_ID_MISSING)
+
+
+def _check_fifo_entries(entries: Sequence[Mapping[str, Any]], record: QueueRecord) -> None:
+    """What a batch to a FIFO queue is refused for as a whole. Raises AwsError."""
+    for entry in entries:
+        if not entry.get("MessageDeduplicationId") and not record.settings.dedupe_by_content:
+            raise AwsError("InvalidParameterValue", _DEDUPE_ID_MISSING)
+        if not entry.get("MessageGroupId"):
+            raise AwsError("MissingParameter", _GROUP_MISSING)
+
+
+def _sent(published: Published) -> Values:
+    if published.sequence is None:
+        return {"MessageId": published.message_id}
+    return {"MessageId": published.message_id, "SequenceNumber": sequence_number(published.sequence)}
 
 
 def _attributes(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -234,6 +293,7 @@ def _received(
     attempt: int,
     receipt: str,
     first_ms: int,
+    sequence: int | None,
     system: set[str],
     names: Sequence[str],
 ) -> Values:
@@ -246,6 +306,12 @@ def _received(
             "ApproximateReceiveCount": str(attempt),
             "ApproximateFirstReceiveTimestamp": str(first_ms),
         }
+        if sequence is not None:
+            values["SequenceNumber"] = sequence_number(sequence)
+        if stored.group:
+            values["MessageGroupId"] = stored.group
+        if stored.dedupe:
+            values["MessageDeduplicationId"] = stored.dedupe
         if stored.dead is not None:
             values["DeadLetterQueueSourceArn"] = queue_arn(call.region, call.account, stored.dead.queue)
         for name, kind in stored.types.items():
@@ -265,25 +331,7 @@ def _received(
 def _entries(call: Call, name: str) -> list[dict[str, Any]]:
     """The entries of a batch. Raises AwsError."""
     entries: list[dict[str, Any]] = call.get("Entries")
-    if not entries:
-        raise AwsError("EmptyBatchRequest", f"There should be at least one {name} in the request.")
-    if len(entries) > _ENTRIES_MAX:
-        raise AwsError(
-            "TooManyEntriesInBatchRequest",
-            f"Maximum number of entries per request are {_ENTRIES_MAX}. You have sent {len(entries)}.",
-        )
-    seen: set[str] = set()
-    for entry in entries:
-        one = entry.get("Id", "")
-        if not _ENTRY_ID.fullmatch(one):
-            raise AwsError(
-                "InvalidBatchEntryId",
-                "A batch entry id can only contain alphanumeric characters, hyphens and underscores. It can be at most 80 "
-                "letters long.",
-            )
-        if one in seen:
-            raise AwsError("BatchEntryIdsNotDistinct", f"Id {one} repeated.")
-        seen.add(one)
+    check_entries(entries, name)
     return entries
 
 
@@ -302,6 +350,16 @@ def _batch_result(successful: list[Values], failed: list[Values]) -> Values:
 def _failure(entry_id: str, error: AwsError) -> Values:
     view = view_of(error, service_model("sqs"))
     return {"Id": entry_id, "SenderFault": view.status < 500, "Code": view.code, "Message": view.message}
+
+
+def _delete_error(problem: PostroadError, handle: str) -> AwsError:
+    """The error of a delete. Only a FIFO queue refuses one after the lease has ended."""
+    if isinstance(problem, LeaseExpired | AlreadySettled):
+        return AwsError(
+            "InvalidParameterValue",
+            f"Value {handle[:200]} for parameter ReceiptHandle is invalid. Reason: The receipt handle has expired.",
+        )
+    return _receipt_error(problem, handle)
 
 
 def _receipt_error(problem: PostroadError, handle: str) -> AwsError:

@@ -50,6 +50,7 @@ class SqsMoveTasks:
         to = None if target is None else queue_of_arn(target, call.account, "DestinationArn")
         if to == source:
             raise AwsError("InvalidParameterValue", "Source queue arn and destination queue arn cannot be the same.")
+        await self._check_type(call, source, to)
         try:
             task = await self._mover.start(call.context, source, MoveRequest(to=to, rate_per_second=rate or _RATE_DEFAULT))
         except QueueNotFound as exc:
@@ -60,6 +61,12 @@ class SqsMoveTasks:
                 "There is already a task running. Only one active task is allowed for a source queue arn at a given time.",
             ) from exc
         return {"TaskHandle": task.id}
+
+    async def _check_type(self, call: Call, source: str, to: str | None) -> None:
+        """Raises AwsError if one of the queues is FIFO and the other is not."""
+        known = [self._lifecycle.cached(call.context.tenant, name) for name in (source, to) if name is not None]
+        if len({one.is_ordered for one in known if one is not None}) > 1:
+            raise AwsError("InvalidParameterValue", "Source queue and destination queue must be the same type of queue.")
 
     async def list(self, call: Call) -> Values:
         source = await self._source(call)

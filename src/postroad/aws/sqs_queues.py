@@ -20,8 +20,9 @@ from postroad.aws.queue_attributes import (
     check_names,
     check_policy,
     default_settings,
-    fifo_unsupported,
+    is_fifo_wanted,
     missing_target,
+    mixed_target,
     refused_target,
     with_attributes,
 )
@@ -32,6 +33,7 @@ from postroad.queues.records import QueueRecord
 from postroad.queues.stats import QueueStatsReader
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,80}")
+_FIFO_NAME = re.compile(r"[A-Za-z0-9_-]{1,75}\.fifo")
 _LABEL = re.compile(r"[A-Za-z0-9_-]{1,80}")
 _ACCOUNT = re.compile(r"[0-9]{12}")
 _ACTIONS = (
@@ -48,22 +50,19 @@ class SqsQueues:
 
     async def create_queue(self, call: Call) -> Values:
         name, given, tags = call.get("QueueName"), call.get("Attributes", {}), call.get("tags", {})
-        if name.endswith(".fifo"):
-            raise fifo_unsupported()
-        if not _NAME.fullmatch(name) or name.startswith("_"):
-            raise AwsError(
-                "InvalidParameterValue", "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length"
-            )
+        is_fifo = is_fifo_wanted(given)
+        _check_name(name, is_fifo=is_fifo)
         _check_tags(tags)
         if not call.context.caller.may_use("queue", name):
             raise AwsError("AccessDenied", f"Access to the resource {call.queue_url(name)} is denied.")
-        wanted = msgspec.structs.replace(with_attributes(default_settings(), given, call.account), tags=tags)
-        await self._check_redrive(call, name, given)
+        wanted = msgspec.structs.replace(with_attributes(default_settings(is_fifo=is_fifo), given, call.account), tags=tags)
+        await self._check_redrive(call, name, given, is_fifo=is_fifo)
 
         def make(known: QueueRecord | None) -> StrictQueueSettings:
             if known is None:
                 return wanted
-            if with_attributes(known.settings, given, call.account) != known.settings:
+            is_equal = known.is_ordered == is_fifo and with_attributes(known.settings, given, call.account) == known.settings
+            if not is_equal:
                 raise AwsError(
                     "QueueNameExists", "A queue already exists with the same name and a different value for an attribute."
                 )
@@ -72,8 +71,8 @@ class SqsQueues:
         await self._lifecycle.modify(call.context, name, make)
         return {"QueueUrl": call.queue_url(name)}
 
-    async def _check_redrive(self, call: Call, name: str, given: dict[str, str]) -> None:
-        """Raises AwsError unless the dead-letter queue exists and allows this source."""
+    async def _check_redrive(self, call: Call, name: str, given: dict[str, str], *, is_fifo: bool) -> None:
+        """Raises AwsError unless the dead-letter queue exists, has the same type and allows this source."""
         policy = given.get("RedrivePolicy")
         if not policy:
             return
@@ -84,6 +83,8 @@ class SqsQueues:
             target = await self._lifecycle.find(call.context.tenant, target_name)
         except QueueNotFound as exc:
             raise missing_target(policy) from exc
+        if target.is_ordered != is_fifo:
+            raise mixed_target(policy)
         if not allows_source(target.settings, name, call.account):
             raise refused_target(policy)
 
@@ -125,7 +126,8 @@ class SqsQueues:
         given = call.get("Attributes")
         if not given:
             raise AwsError("MissingParameter", "The request must contain the parameter Attribute.Name.")
-        await self._check_redrive(call, call.queue, given)
+        record = await self._lifecycle.find(call.context.tenant, call.queue)
+        await self._check_redrive(call, call.queue, given, is_fifo=record.is_ordered)
         await self._modify(call, lambda settings: with_attributes(settings, given, call.account))
 
     async def _modify(self, call: Call, change: "Any") -> None:
@@ -229,6 +231,21 @@ class SqsQueues:
             return _with_policy(settings, {**policy, "Statement": kept} if kept else None, call.account)
 
         await self._modify(call, change)
+
+
+def _check_name(name: str, *, is_fifo: bool) -> None:
+    """Raises AwsError."""
+    if is_fifo:
+        if not _FIFO_NAME.fullmatch(name) or name.startswith("_"):
+            raise AwsError(
+                "InvalidParameterValue",
+                "The name of a FIFO queue can only include alphanumeric characters, hyphens, or underscores, must end with .fifo "
+                "suffix and be 1 to 80 in length",
+            )
+    elif not _NAME.fullmatch(name) or name.startswith("_"):
+        raise AwsError(
+            "InvalidParameterValue", "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length"
+        )
 
 
 def _policy(settings: StrictQueueSettings) -> dict[str, Any] | None:
