@@ -8,6 +8,7 @@ from postroad.client.errors import PostroadError
 
 CALLS_PER_MESSAGE_MAX = 5  # publish, pull, acknowledge and status calls allowed for each message of the rate
 CALLS_PER_SECOND_MIN = 100.0  # allowed at any rate, as streams and sessions need calls, too
+_EVENT_SECONDS = 0.2
 DRAIN_SECONDS = 15.0  # to consume the backlog once everything is published
 
 
@@ -50,6 +51,12 @@ class DemoClock:
         """Wait for a planned time. Returns False if the run drains before: then the planned step is skipped."""
         while not self.is_draining and (left := at - self.now) > 0:
             await _wait(self._draining, left)
+        return not self.is_draining
+
+    async def wait_for(self, event: asyncio.Event) -> bool:
+        """Wait for an event that another actor sets. Returns False if the run drains before."""
+        while not self.is_draining and not event.is_set():
+            await _wait(event, _EVENT_SECONDS)
         return not self.is_draining
 
     async def sleep(self, seconds: float, *, until_drain: bool = False) -> None:

@@ -21,7 +21,9 @@ _TENANT_COUNTERS = (
     "touched",
     "deleted",
     "left",
+    "telemetryRead",
 )
+_SERVICE_COUNTERS = ("sent", "delivered", "duplicate", "failed", "invalid")
 
 
 @dataclass(slots=True)
@@ -44,27 +46,47 @@ class QueueCounters:
 
 
 @dataclass(slots=True)
+class ServiceCounters:
+    """Outcomes of the commands of a service; those that failed or were invalid also by reason."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+
+    def summary(self) -> dict[str, Any]:
+        return {name: self.counts[name] for name in _SERVICE_COUNTERS} | {"reasons": dict(self.reasons)}
+
+
+@dataclass(slots=True)
 class TenantCounters:
-    """Counters of a tenant's queues, streams and sessions.
+    """Counters of a tenant's queues, streams, sessions, and services that send commands.
 
     `appends` are calls, `appended` the messages in them, `read` those that the live reader received. `said` are publishes to
     sessions, `copied` the copies made when they returned, `heard` those that readers of sessions received. `left` are sessions
-    left to expire.
+    left to expire. `telemetryRead` are events from the telemetry queue. The total of `commands.sent` is that of all services.
     """
 
     tenant: str
     queues: dict[str, QueueCounters] = field(default_factory=dict)
+    services: dict[str, ServiceCounters] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
 
     def queue(self, name: str) -> QueueCounters:
         return self.queues.setdefault(name, QueueCounters())
 
+    def service(self, name: str) -> ServiceCounters:
+        return self.services.setdefault(name, ServiceCounters())
+
     def total(self, name: str) -> int:
+        kind, _, outcome = name.partition(".")
+        if kind == "commands":
+            return sum(service.counts[outcome] for service in self.services.values())
         return self.counts[name] + sum(queue.counts[name] for queue in self.queues.values())
 
     def summary(self) -> dict[str, Any]:
-        totals = {name: self.total(name) for name in (*_QUEUE_COUNTERS, *_TENANT_COUNTERS)}
-        return totals | {"queues": {name: queue.summary() for name, queue in self.queues.items()}}
+        totals: dict[str, Any] = {name: self.total(name) for name in (*_QUEUE_COUNTERS, *_TENANT_COUNTERS)}
+        totals["commands"] = {name: self.total(f"commands.{name}") for name in _SERVICE_COUNTERS}
+        totals["queues"] = {name: queue.summary() for name, queue in self.queues.items()}
+        return totals | {"services": {name: service.summary() for name, service in self.services.items()}}
 
 
 SUMMARY_ROWS = {
@@ -82,6 +104,12 @@ SUMMARY_ROWS = {
     "touched": "touched",
     "deleted": "sessions deleted",
     "left": "sessions left to expire",
+    "commands.sent": "commands sent",
+    "commands.delivered": "commands delivered",
+    "commands.duplicate": "commands known before",
+    "commands.failed": "commands refused",
+    "commands.invalid": "commands invalid",
+    "telemetryRead": "telemetry read",
 }
 
 

@@ -14,6 +14,7 @@ _BATCH_MAX = 200
 _WAIT_MS, _DRAIN_WAIT_MS = 1000, 100
 _LEASE_MS = 60_000  # longer than any processing, so that no lease expires and every delivery is counted
 _REDRIVE_SECONDS = 15.0
+_LATE_SECONDS = 3.0
 
 
 async def publish(clock: DemoClock, client: AsyncPostroad, tenant: str, scenario: QueueScenario, counters: QueueCounters) -> None:
@@ -45,13 +46,14 @@ def _body(clock: DemoClock, tenant: str, message: PlannedMessage) -> dict[str, o
 async def consume(
     clock: DemoClock, client: AsyncPostroad, tenant: str, scenario: QueueScenario, number: int, counters: QueueCounters
 ) -> None:
-    """Run one of the queue's consumers until the queue is empty; a slow one stops when the run drains, and leaves a backlog."""
+    """Run one of the queue's consumers until the queue is empty; a slow one, or one that stops earlier, leaves a backlog."""
     consumer = scenario.consumer
     if consumer is None:
         return
     random = seeded_random(clock.seed, tenant, scenario.name, f"consumer {number}")
     is_slow = consumer.capacity < 1
-    while not (clock.is_ended or (clock.is_draining and is_slow)):
+    stops_at = consumer.until * clock.seconds if consumer.until < 1 else float("inf")
+    while not (clock.is_ended or (clock.is_draining and is_slow) or clock.now >= stops_at):
         is_draining = clock.is_draining
         await clock.throttle()
         pulled = await client.queues.pull(
@@ -102,6 +104,8 @@ async def redrive(clock: DemoClock, client: AsyncPostroad, scenario: Redrive, co
     """Repair the cause of rejected messages and redrive them. A redrive that has begun is awaited, also when the run ends."""
     if not await clock.wait_until(scenario.at * clock.seconds):
         return
+    while not counters.dead_reasons[scenario.reason] and clock.now < clock.seconds + _LATE_SECONDS and not clock.is_draining:
+        await clock.sleep(_LATE_SECONDS / 10, until_drain=True)  # on a slow machine none may be dead yet
     clock.repaired.add(scenario.reason)
     await clock.throttle()
     begun = await client.queues.dead_letters.redrive(scenario.queue, reason=scenario.reason, rate_per_second=50)

@@ -6,7 +6,7 @@ import logging
 import signal
 import threading
 import uuid
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -14,10 +14,13 @@ from typing import Any
 from postroad.client import AsyncPostroad
 from postroad.client.errors import PostroadError
 from postroad.demo.clock import DRAIN_SECONDS, DemoClock
+from postroad.demo.command_actors import ban, read_telemetry, revoke, rotate, send
+from postroad.demo.command_scenarios import BAN, READS_TELEMETRY, ROUTES, SENDERS
 from postroad.demo.counters import TenantCounters
 from postroad.demo.plan import plan_sessions
 from postroad.demo.queue_actors import consume, publish, redrive
 from postroad.demo.scenarios import SCENARIOS
+from postroad.demo.services import DemoServices, register_services
 from postroad.demo.stream_actors import append, publish_to_sessions, run_session
 from postroad.demo.tenants import DEADLINE_SECONDS, DemoTenant, prepared_tenant
 
@@ -86,11 +89,12 @@ async def _run(options: DemoOptions, on_progress: OnProgress) -> DemoResult:
             )
             for scenario in SCENARIOS
         ]
+        services = await register_services(tenants)
         clock = DemoClock(options.seconds, options.rate, options.seed, uuid.uuid4().hex[:12])
         counters = tuple(TenantCounters(tenant.id) for tenant in tenants)
         began_at = datetime.now(UTC)
         with _signal_handlers(clock) as received:
-            await _run_actors(clock, tenants, counters, on_progress)
+            await _run_actors(clock, tenants, services, counters, on_progress)
         if options.delete_tenants and clock.problem is None:
             for tenant in tenants:
                 await platform.tenants.delete(tenant.id)
@@ -99,7 +103,11 @@ async def _run(options: DemoOptions, on_progress: OnProgress) -> DemoResult:
 
 
 async def _run_actors(
-    clock: DemoClock, tenants: list[DemoTenant], counters: tuple[TenantCounters, ...], on_progress: OnProgress
+    clock: DemoClock,
+    tenants: list[DemoTenant],
+    services: DemoServices,
+    counters: tuple[TenantCounters, ...],
+    on_progress: OnProgress,
 ) -> None:
     """Planned actors end with their plan, consumers when their queue is empty, and all of them when the clock ends."""
     planned: list[Coroutine[Any, Any, None]] = []
@@ -107,6 +115,9 @@ async def _run_actors(
     for tenant, counted in zip(tenants, counters, strict=True):
         planned += _planned_actors(clock, tenant, counted)
         consumers += _consumers(clock, tenant, counted)
+    by_name = {tenant.scenario.name: counted for tenant, counted in zip(tenants, counters, strict=True)}
+    planned += _command_actors(clock, services, by_name)
+    consumers += _command_consumers(clock, services, by_name)
     async with asyncio.TaskGroup() as actors:
         progress = asyncio.create_task(_report_progress(clock, counters, on_progress))
         tasks = [actors.create_task(clock.supervise(actor)) for actor in planned]
@@ -124,7 +135,10 @@ def _planned_actors(clock: DemoClock, tenant: DemoTenant, counters: TenantCounte
     scenario, client = tenant.scenario, tenant.client
     sessions = plan_sessions(clock.seed, scenario, clock.seconds, clock.rate)
     return [
-        *(publish(clock, client, scenario.name, queue, counters.queue(queue.name)) for queue in scenario.queues),
+        *(
+            publish(clock, tenant.publishers[queue.name], scenario.name, queue, counters.queue(queue.name))
+            for queue in scenario.queues
+        ),
         *(redrive(clock, client, one, counters.queue(one.queue)) for one in scenario.redrives),
         append(clock, client, scenario, counters.counts),
         publish_to_sessions(clock, client, scenario, counters.counts),
@@ -135,9 +149,49 @@ def _planned_actors(clock: DemoClock, tenant: DemoTenant, counters: TenantCounte
 def _consumers(clock: DemoClock, tenant: DemoTenant, counters: TenantCounters) -> list[Coroutine[Any, Any, None]]:
     name = tenant.scenario.name
     return [
-        consume(clock, tenant.client, name, queue, number, counters.queue(queue.name))
+        consume(clock, tenant.consumers[queue.name], name, queue, number, counters.queue(queue.name))
         for queue in tenant.scenario.queues
         for number in range(queue.consumer_count)
+    ]
+
+
+def _command_actors(
+    clock: DemoClock, services: DemoServices, counters: Mapping[str, TenantCounters]
+) -> list[Coroutine[Any, Any, None]]:
+    return [
+        *(
+            send(
+                clock,
+                services,
+                one,
+                counters[one.tenant].service(one.service),
+                counters[one.route.tenant].queue(one.route.queue.name),
+            )
+            for one in SENDERS
+        ),
+        ban(clock, services, counters[BAN.sender.tenant].service(BAN.sender.service)),
+        *(rotate(clock, services, one, one.rotates_at) for one in SENDERS if one.rotates_at is not None),
+        *(revoke(clock, services, one, one.revoked_at) for one in SENDERS if one.revoked_at is not None),
+    ]
+
+
+def _command_consumers(
+    clock: DemoClock, services: DemoServices, counters: Mapping[str, TenantCounters]
+) -> list[Coroutine[Any, Any, None]]:
+    return [
+        *(
+            consume(
+                clock,
+                services.tenants[route.tenant].client,
+                route.tenant,
+                route.queue,
+                number,
+                counters[route.tenant].queue(route.queue.name),
+            )
+            for route in ROUTES
+            for number in range(route.queue.consumer_count)
+        ),
+        *(read_telemetry(clock, services.tenants[name], counters[name]) for name in READS_TELEMETRY),
     ]
 
 

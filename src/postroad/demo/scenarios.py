@@ -32,13 +32,15 @@ class OutcomeShare:
 class Consumer:
     """Consumers of a queue, each of which pulls `batch` messages and takes a time from the range `processing_ms` for each.
 
-    A `capacity` below 1 is the share of the arrival rate that is consumed, by one consumer, at any rate.
+    A `capacity` below 1 is the share of the arrival rate that is consumed, by one consumer, at any rate. After the share `until`
+    of the run's time they consume nothing any more.
     """
 
     count: int = 2
     batch: int = 20
     processing_ms: tuple[float, float] = (2.0, 15.0)
     capacity: float = 1.0
+    until: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
-"""The demo's tenants: created when missing, each with a key for one run."""
+"""The demo's tenants: created when missing, with a key per actor for one run, so that flows have names."""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -13,6 +13,7 @@ from postroad.demo.scenarios import TenantScenario
 
 DEADLINE_SECONDS = 10.0  # for each call with its retries
 _KEY_NAME = "postroad demo"
+_ACTOR_PREFIX = "demo: "
 _SCOPES = ("publish", "consume", "read", "write")
 _NUMBER_MAX = 100
 _DELETE_KEY_SECONDS = 3.0
@@ -20,32 +21,52 @@ _DELETE_KEY_SECONDS = 3.0
 
 @dataclass(frozen=True, slots=True)
 class DemoTenant:
-    """A tenant with its queues and streams, and a client with its key."""
+    """A tenant with its queues and streams: clients by queue for its publishers and consumers, one for its services, with the id
+    of its key, one for the rest, and one for its administrator."""
 
     scenario: TenantScenario
     id: str
+    admin: AsyncPostroad
     client: AsyncPostroad
+    services: AsyncPostroad
+    service_key_id: str
+    publishers: Mapping[str, AsyncPostroad]
+    consumers: Mapping[str, AsyncPostroad]
 
 
 @asynccontextmanager
 async def prepared_tenant(
     platform: AsyncPostroad, url: str, admin_key: str, scenario: TenantScenario, seconds: float, ca_file: str | None = None
 ) -> AsyncIterator[DemoTenant]:
-    """The tenant with its queues and streams. Its key is deleted at the end; otherwise it expires an hour after the run, and the
-    next run deletes it."""
+    """The tenant with its queues and streams. Its keys are deleted at the end; otherwise they expire an hour after the run,
+    and the next run deletes them."""
     tenant = await _ensure_tenant(platform, scenario)
     async with AsyncPostroad(url, admin_key, tenant=tenant, deadline=DEADLINE_SECONDS, ca_file=ca_file) as admin:
         await _delete_expired_keys(admin)
         expires_at = datetime.now(UTC) + timedelta(seconds=seconds + 3600)
-        created = await admin.keys.create(_KEY_NAME, scopes=_SCOPES, expires_at=expires_at)
-        try:
-            await _create_resources(admin, scenario)
-            async with AsyncPostroad(url, created.key, deadline=DEADLINE_SECONDS, ca_file=ca_file) as client:
-                yield DemoTenant(scenario, tenant, client)
-        finally:
-            with contextlib.suppress(PostroadError, TimeoutError):
-                async with asyncio.timeout(_DELETE_KEY_SECONDS):
-                    await admin.keys.delete(created.record.id)
+        key_ids: list[str] = []
+        async with AsyncExitStack() as opened:
+
+            async def client(name: str, scopes: Sequence[str]) -> AsyncPostroad:
+                created = await admin.keys.create(name, scopes=scopes, expires_at=expires_at)
+                key_ids.append(created.record.id)
+                return await opened.enter_async_context(
+                    AsyncPostroad(url, created.key, deadline=DEADLINE_SECONDS, ca_file=ca_file)
+                )
+
+            try:
+                await _create_resources(admin, scenario)
+                names = [queue.name for queue in scenario.queues]
+                publishers = {name: await client(f"{_ACTOR_PREFIX}{name} publisher", ("publish", "read")) for name in names}
+                consumers = {name: await client(f"{_ACTOR_PREFIX}{name} consumer", ("consume", "read")) for name in names}
+                services = await client(f"{_ACTOR_PREFIX}services", ("publish", "read"))
+                service_key_id = key_ids[-1]
+                rest = await client(_KEY_NAME, _SCOPES)
+                yield DemoTenant(scenario, tenant, admin, rest, services, service_key_id, publishers, consumers)
+            finally:
+                with contextlib.suppress(PostroadError, TimeoutError):
+                    async with asyncio.timeout(_DELETE_KEY_SECONDS):
+                        await asyncio.gather(*(admin.keys.delete(key_id) for key_id in key_ids))
 
 
 async def _ensure_tenant(platform: AsyncPostroad, scenario: TenantScenario) -> str:
@@ -66,7 +87,8 @@ async def _ensure_tenant(platform: AsyncPostroad, scenario: TenantScenario) -> s
 async def _delete_expired_keys(admin: AsyncPostroad) -> None:
     now = datetime.now(UTC)
     async for key in admin.keys.list():
-        if key.name == _KEY_NAME and key.expires_at and datetime.fromisoformat(key.expires_at) < now:
+        is_ours = key.name == _KEY_NAME or key.name.startswith(_ACTOR_PREFIX)
+        if is_ours and key.expires_at and datetime.fromisoformat(key.expires_at) < now:
             with contextlib.suppress(KeyNotFound):
                 await admin.keys.delete(key.id)
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 from postroad.api.insights import Grain
 from postroad.pipeline.rollups import TIME, floored
 
-_SECONDS = {Grain.DAY: 86_400, Grain.HOUR: 3_600, Grain.MINUTE: 60}  # days are UTC
+SECONDS = {Grain.DAY: 86_400, Grain.HOUR: 3_600, Grain.MINUTE: 60}  # days are UTC
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ _AGGREGATIONS = {
 def with_time(rollups: pa.Table, report: str, grain: Grain) -> pa.Table:
     """The rollups of a report, with `time`: the start of the day, hour or minute."""
     chosen = rollups.filter(pc.equal(rollups.column("report"), report))
-    return chosen.append_column("time", floored(chosen.column("minute"), _SECONDS[grain]))
+    return chosen.append_column("time", floored(chosen.column("minute"), SECONDS[grain]))
 
 
 def aggregate(rollups: pa.Table, keys: Sequence[str], measures: Mapping[str, Measure]) -> pa.Table:

@@ -7,23 +7,24 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from postroad.pipeline.delta_table import TableFormat, write_file
 from postroad.pipeline.ingest_task import by_day
 from postroad.pipeline.lake import Lake
-from postroad.pipeline.measures import measures
+from postroad.pipeline.measures import measured_columns, measured_tables, measures
 from postroad.pipeline.rollups import NO_MEASURES, merge, stored_rollups
 from postroad.pipeline.storage import Storage
 
 
 def rebuild_rollups(lake: Lake, day: str) -> None:
     """Replace the rollups of the day; without events of the day they stay as they are. Raises OtherWriter."""
-    files = lake.table("events").files_of_days({day})
+    files = [(lake.table(name).format, file.path) for name in measured_tables() for file in lake.table(name).files_of_days({day})]
     if not files:
         return
-    work = partial(_measured, storage=lake.storage, table=lake.table("events").format)
-    parts = lake.spark.sparkContext.parallelize([file.path for file in files], len(files)).map(work).collect()
+    parts = lake.spark.sparkContext.parallelize(files, len(files)).map(partial(_measured, storage=lake.storage)).collect()
     rollups = lake.table("rollups")
     stored = stored_rollups(merge(pa.concat_tables([NO_MEASURES, *parts])), rollups.format.schema)
     written = [write_file(lake.storage, rollups.format, name, rows, "rebuilt") for name, rows in by_day(stored, "minute")]
     rollups.commit(written, rollups.files_of_days({day}))
 
 
-def _measured(path: str, storage: Storage, table: TableFormat) -> pa.Table:
-    return measures(storage.read_table(f"{table.name}/{path}", table.schema))
+def _measured(file: tuple[TableFormat, str], storage: Storage) -> pa.Table:
+    table, path = file
+    columns = measured_columns(table.schema.names)
+    return measures(storage.read_table(f"{table.name}/{path}", table.schema, columns), table.name)

@@ -20,7 +20,10 @@ from postroad.contracts.pipeline_status import PIPELINE_PROGRESS, PipelineProgre
 from postroad.kernel.clock import rfc3339
 from postroad.pipeline.backfill import rebuild_rollups
 from postroad.pipeline.batch_plan import plan_tasks, unread
+from postroad.pipeline.batch_requests import listen
 from postroad.pipeline.compaction import compact
+from postroad.pipeline.erasure import erase_deleted_tenants
+from postroad.pipeline.fairness_auditor import DEFAULT_AUDITOR, AuditorConfig, FairnessAuditor
 from postroad.pipeline.ingest import SOURCES, BatchResult, Ingest
 from postroad.pipeline.jetstream import Engine
 from postroad.pipeline.job_archive import JobArchive
@@ -28,7 +31,10 @@ from postroad.pipeline.job_names import job_names
 from postroad.pipeline.lake import Counts, Lake, day_span
 from postroad.pipeline.messages import contract_message
 from postroad.pipeline.migration import migrate
+from postroad.pipeline.replay_selection import ReplaySelections
 from postroad.pipeline.report_publisher import NOTHING, AffectedRange, ReportPublisher, affected_by
+from postroad.pipeline.reports import DEFAULT_SETTINGS, ReportSettings
+from postroad.pipeline.restored_engine import LakeAhead, follow_restore
 from postroad.pipeline.retention import drop_old_days
 from postroad.pipeline.spark_session import silence_errors
 from postroad.pipeline.tables import table_policies
@@ -40,6 +46,8 @@ _MESSAGES_MAX = 20_000  # frames per stream and batch, each with up to a thousan
 _MAINTENANCE_SECONDS = 300.0
 _STOP_SECONDS = 5.0
 _HOUR_MS = 3_600_000
+_REQUEST_LOOK_SECONDS = 0.5
+COMMANDS = "COMMANDS"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +85,13 @@ class PipelineConfig:
     quiet_seconds: float = 60.0
     bronze_days: int = 30
     days: int = 400
+    archive_days: int = 30
+    report_settings: ReportSettings = DEFAULT_SETTINGS
+    auditor: AuditorConfig = DEFAULT_AUDITOR
     messages_max: int = _MESSAGES_MAX
     on_progress: Callable[[BatchProgress], None] = field(default=lambda _: None)
     on_migrated: Callable[[str], None] = field(default=lambda _: None)
+    on_ahead: Callable[[LakeAhead], None] = field(default=lambda _: None)
     now: Callable[[], datetime] = field(default=lambda: datetime.now(UTC))
 
     def has(self, job: str) -> bool:
@@ -98,11 +110,23 @@ class Pipeline:
     def __init__(self, lake: Lake, engine: Engine, config: PipelineConfig) -> None:
         self._lake, self._engine, self._config = lake, engine, config
         self._ingest = Ingest(lake, engine.options)
-        self._publisher = ReportPublisher(lake, engine, config.report_names, has_cleanups=config.has("sessions"))
-        self._tables = table_policies(config.bronze_days, config.days)
+        self._publisher = ReportPublisher(
+            lake, engine, config.report_names, config.report_settings, has_cleanups=config.has("sessions")
+        )
+        self._tables = table_policies(config.bronze_days, config.days, config.archive_days)
         self._archive = JobArchive(lake)
+        self._auditor = FairnessAuditor(lake, engine, config.auditor)
+        self._replays = ReplaySelections(lake, engine)
         self._trigger = Trigger(config.period_seconds, config.quiet_seconds)
         self._maintenance_due = time.monotonic() + _MAINTENANCE_SECONDS
+        self._progress: BatchProgress | None = None  # of the last batch
+        self._looked_at: datetime | None = None  # all events up to this time are in the lake
+        self._fresh_until: datetime | None = None
+
+    @property
+    def fresh_until(self) -> datetime | None:
+        """All events up to this time are in the published results."""
+        return self._fresh_until
 
     def run(self, stop: threading.Event) -> None:
         """Run a batch in every period in which events arrive, until `stop` is set; a batch that runs then is interrupted, and
@@ -130,21 +154,31 @@ class Pipeline:
 
     def _run_until(self, stop: threading.Event) -> None:
         self._open()
+        listen(self._engine.options, self._trigger.request, stop)
         while not stop.is_set():
             self._run_due_batch()
             if time.monotonic() >= self._maintenance_due:
                 self._maintain()
                 self._maintenance_due = time.monotonic() + _MAINTENANCE_SECONDS
-            stop.wait(self._trigger.pause)
+            self._pause(stop)
+
+    def _pause(self, stop: threading.Event) -> None:
+        """Until the next look at the streams; shorter if a request arrives meanwhile."""
+        begun = time.monotonic()
+        while (left := begun + self._trigger.pause - time.monotonic()) > 0:
+            if stop.wait(min(left, _REQUEST_LOOK_SECONDS)):
+                return
 
     def run_once(self) -> None:
         """Process everything available, publish all results, and return. Raises LakeBusy, OtherWriter, JetStreamError."""
         with lake_lock(self._lake):
             self._open()
-            end = self._engine.streams(SOURCES)
+            looked_at, end = self._config.now(), self._engine.streams(SOURCES)
             while ranges := unread(end, self._lake.position):
-                self._run_batch(end, ranges, is_last=False)
+                self._run_batch(end, ranges, looked_at, is_last=False)
             self._publisher.publish(self._lake.batch, NOTHING, self._config.now(), everything=True)
+            self._report_freshness()
+            self._audit(self._config.now())
             self._maintain()
 
     def migrate(self) -> bool:
@@ -167,37 +201,57 @@ class Pipeline:
         if result is not None:
             self._publisher.defer(affected_by(result.measures))
             self._report_progress(result, time.monotonic())
+        follow_restore(self._lake, self._engine, self._config.on_ahead)
+        if self._config.has("replay_selection"):
+            infos = self._engine.streams((COMMANDS,))
+            if COMMANDS in infos and self._lake.files("command_events"):
+                self._replays.answer(self._replays.pending(self._config.now()), infos[COMMANDS].created)
+
+    def _audit(self, at: datetime) -> None:
+        """All events up to this time are in the lake."""
+        if self._config.has("fairness"):
+            self._auditor.audit(at)
 
     def run_batch(self) -> None:
         """Process what is available, up to the limit of a batch, and publish all reports that it affects."""
-        infos = self._engine.streams(SOURCES)
-        self._run_batch(infos, unread(infos, self._lake.position), is_last=False)
+        looked_at, infos = self._config.now(), self._engine.streams(SOURCES)
+        self._run_batch(infos, unread(infos, self._lake.position), looked_at, is_last=False)
         self._publisher.publish(self._lake.batch, NOTHING, self._config.now(), everything=True)
 
     def _run_due_batch(self) -> None:
+        looked_at, requests = self._config.now(), self._trigger.requests
+        follow_restore(self._lake, self._engine, self._config.on_ahead)
         infos = self._engine.streams(SOURCES)
         ranges = unread(infos, self._lake.position)
         now = time.monotonic()
+        has_more = any(len(one) > self._config.messages_max for one in ranges.values())
         if self._trigger.is_due({name: len(one) for name, one in ranges.items()}, now):
-            result = self._run_batch(infos, ranges, is_last=True)
-            self._trigger.ran(
-                now, is_quiet=result.is_quiet, has_more=any(len(one) > self._config.messages_max for one in ranges.values())
-            )
+            result = self._run_batch(infos, ranges, looked_at, is_last=True)
+            self._trigger.ran(now, is_quiet=result.is_quiet, has_more=has_more)
         elif self._publisher.has_deferred:
-            self._publisher.publish(self._lake.batch, NOTHING, self._config.now())
+            self._publisher.publish(self._lake.batch, NOTHING, self._config.now(), is_requested=self._trigger.is_requested)
+            self._report_freshness()
+        self._trigger.answer(requests)
+        if not has_more:
+            self._audit(looked_at)
 
-    def _run_batch(self, infos: Mapping[str, StreamInfo], ranges: Mapping[str, SequenceRange], *, is_last: bool) -> BatchResult:
-        """`is_last`: publish its results now."""
+    def _run_batch(
+        self, infos: Mapping[str, StreamInfo], ranges: Mapping[str, SequenceRange], looked_at: datetime, *, is_last: bool
+    ) -> BatchResult:
+        """`is_last`: publish its results now. `looked_at`: when the ends of the streams were read."""
         begun = time.monotonic()
         self._engine.sync()
         cores = self._lake.spark.sparkContext.defaultParallelism
         result = self._ingest.write(plan_tasks(ranges, infos, self._config.messages_max, cores))
         affected = affected_by(result.measures)
         if is_last:
-            self._publisher.publish(result.batch, affected, self._config.now())
+            self._publisher.publish(result.batch, affected, self._config.now(), is_requested=self._trigger.is_requested)
         else:
             self._publisher.defer(affected)
+        self._looked_at = looked_at
         self._report_progress(result, begun)
+        if result.replays and self._config.has("replay_selection"):
+            self._replays.answer(result.replays, infos[COMMANDS].created)
         return result
 
     def _report_progress(self, result: BatchResult, begun: float) -> None:
@@ -205,9 +259,21 @@ class Pipeline:
         seconds = time.monotonic() - begun
         progress = BatchProgress(result.batch, result.counts, self._lake.counts(), positions, lag, seconds, result.to_silver)
         self._config.on_progress(progress)
+        self._progress = progress
+        self._publish_progress(progress)
+
+    def _report_freshness(self) -> None:
+        """Results that were deferred are published now: say so, unless it was said with the last batch."""
+        if self._progress is not None and self._looked_at is not None and self._fresh_until != self._looked_at:
+            self._publish_progress(self._progress)
+
+    def _publish_progress(self, progress: BatchProgress) -> None:
+        if self._looked_at is not None and not self._publisher.has_deferred:
+            self._fresh_until = self._looked_at
         now = int(self._config.now().timestamp() * 1000)
-        body = progress_message(progress, now, self._trigger.interval)
-        self._engine.publish([contract_message(PIPELINE_PROGRESS, body, batch=result.batch, at_ms=now)])
+        is_complete = not self._publisher.has_deferred
+        body = progress_message(progress, now, self._trigger.interval, self._fresh_until, is_complete=is_complete)
+        self._engine.publish([contract_message(PIPELINE_PROGRESS, body, batch=progress.batch, at_ms=now)])
 
     def _positions(self) -> tuple[dict[str, int], dict[str, int]]:
         """By stream, the last sequence in the lake, and the number of messages after it."""
@@ -224,6 +290,7 @@ class Pipeline:
         if self._config.has("compact"):
             compact(self._lake, self._tables, now.date())
             drop_old_days(self._lake, self._tables, now.date())
+            erase_deleted_tenants(self._lake, now.date())
             for name in self._lake.table_names:
                 self._lake.table(name).maintain()
 
@@ -258,7 +325,9 @@ def lake_lock(lake: Lake) -> Iterator[None]:
         yield
 
 
-def progress_message(progress: BatchProgress, now: int, period_seconds: float) -> PipelineProgress:
+def progress_message(
+    progress: BatchProgress, now: int, period_seconds: float, fresh_until: datetime | None, *, is_complete: bool
+) -> PipelineProgress:
     streams = [
         SourceProgress(
             stream=stream,
@@ -279,4 +348,6 @@ def progress_message(progress: BatchProgress, now: int, period_seconds: float) -
         quarantined=dict(progress.totals.quarantined),
         late=progress.totals.late,
         duplicates=progress.totals.duplicates,
+        fresh_until=None if fresh_until is None else rfc3339(int(fresh_until.timestamp() * 1000)),
+        is_complete=is_complete,
     )

@@ -1,7 +1,8 @@
 """Parses the lines of frames into Arrow columns of events. Does not use Spark.
 
-Lines are decoded strictly into the event types, which are the only definition of an event. Nearly all lines are exactly that, and
-go from JSON into columns by type. Other lines are inspected again, to find the fault or to keep the unknown fields.
+Lines are decoded strictly into the event types, which are the only definition of an event, and of the table that keeps it. Nearly
+all lines are exactly that, and go from JSON into columns by type. Other lines are inspected again, to find the fault or to keep
+the unknown fields.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,8 +18,9 @@ import msgspec
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from postroad.kernel.event import REQUIRED, Event, event_name
-from postroad.pipeline.schemas import event_columns
-from postroad.registry import ingested_event_types
+from postroad.pipeline.schemas import QUARANTINE as QUARANTINE_COLUMNS
+from postroad.pipeline.schemas import arrow_schema, event_columns
+from postroad.registry import event_types
 from postroad.telemetry.frames import FRAME_VERSION
 
 FAULTS = (
@@ -41,7 +43,14 @@ _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 _Time = Annotated[datetime, msgspec.Meta(tz=True)]
 _Long = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-_ARROW = {"string": pa.string(), "bigint": pa.int64(), "double": pa.float64(), "boolean": pa.bool_()}
+_ARROW = {
+    "string": pa.string(),
+    "bigint": pa.int64(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "array<string>": pa.list_(pa.string()),
+}
+QUARANTINE = "quarantine"  # the table of invalid lines
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
@@ -81,16 +90,17 @@ class Line(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class _EventSchema:
-    """An event type as it is decoded here."""
+    """An event type as it is decoded here. `required` and `fields` are names in JSON."""
 
+    table: str
     strict: type[msgspec.Struct]
     newest: int
     required: frozenset[str]
     fields: frozenset[str]
 
 
-def read(batches: Iterable[Any]) -> Iterator[Any]:
-    """Convert record batches of MESSAGE into record batches of `lines_schema()`, each with one event type."""
+def read(batches: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+    """Convert record batches of MESSAGE into those of `lines_schema(table)`, each with its table and of one event type."""
     for batch in batches:
         lines: list[Line] = []
         for row in batch.to_pylist():
@@ -101,10 +111,11 @@ def read(batches: Iterable[Any]) -> Iterator[Any]:
         yield from _by_type(lines)
 
 
-def _by_type(lines: list[Line]) -> Iterator[Any]:
+def _by_type(lines: list[Line]) -> Iterator[tuple[str, Any]]:
     kinds = [line.event.__class__ for line in lines]
     for kind in set(kinds):
-        yield _columns(kind, [line for line, its in zip(lines, kinds, strict=True) if its is kind])
+        table = QUARANTINE if kind is NoneType else _schemas()[event_name(kind)].table
+        yield table, _columns(table, kind, [line for line, its in zip(lines, kinds, strict=True) if its is kind])
 
 
 def lines_of(message: Message) -> Sequence[Line]:
@@ -186,7 +197,10 @@ def _time(text: object) -> datetime | None:
 
 
 @cache
-def lines_schema() -> Any:
+def lines_schema(table: str) -> Any:
+    """Columns of a silver table, with `is_late`; those of the quarantine."""
+    if table == QUARANTINE:
+        return arrow_schema(QUARANTINE_COLUMNS)
     return pa.schema(
         [
             ("event", pa.string()),
@@ -197,16 +211,14 @@ def lines_schema() -> Any:
             ("stream", pa.string()),
             ("sequence", pa.int64()),
             ("line", pa.int32()),
-            *((name, _ARROW[kind.simpleString()]) for name, kind in event_columns().items()),
+            *((name, _ARROW[kind.simpleString()]) for name, kind in event_columns(table).items()),
             ("extra", pa.string()),
-            ("fault", pa.string()),
-            ("raw", pa.string()),
             ("is_late", pa.bool_()),
         ]
     )
 
 
-def _columns(kind: type, lines: list[Line]) -> Any:
+def _columns(table: str, kind: type, lines: list[Line]) -> Any:
     """Columns of lines that are all events of one type, or all invalid."""
     messages = [line.message for line in lines]
     found = {
@@ -215,7 +227,7 @@ def _columns(kind: type, lines: list[Line]) -> Any:
         "line": [line.number for line in lines],
         **(_invalid_columns(lines) if kind is NoneType else _event_columns(kind, lines, messages)),
     }
-    schema = lines_schema()
+    schema = lines_schema(table)
     arrays = [pa.array(found[one.name], one.type) if one.name in found else pa.nulls(len(lines), one.type) for one in schema]
     return pa.record_batch(arrays, schema=schema)
 
@@ -225,7 +237,6 @@ def _invalid_columns(lines: list[Line]) -> dict[str, Any]:
         "time": [line.message.stored for line in lines],
         "fault": [line.fault for line in lines],
         "raw": [line.raw.decode(errors="replace")[:_RAW_CHARS_MAX] for line in lines],
-        "is_late": [False] * len(lines),
     }
 
 
@@ -244,7 +255,7 @@ def _event_columns(kind: type[Event], lines: list[Line], messages: list[Message]
 
 @cache
 def _schemas() -> dict[str, _EventSchema]:
-    return {event_name(kind): _schema_of(kind) for kind in ingested_event_types()}
+    return {event_name(kind): _schema_of(kind) for kind in event_types()}
 
 
 @cache
@@ -267,6 +278,7 @@ def _schema_of(kind: type[Event]) -> _EventSchema:
     strict = {name: _strictly(one.type) for name, one in fields.items()}
     strict |= {"timestamp": _Time, "version": Annotated[int, msgspec.Meta(ge=1, le=newest)]}
     required = frozenset(name for name, one in fields.items() if one.required) | REQUIRED
+    in_json = {name: one.encode_name for name, one in fields.items()}
     made = msgspec.defstruct(
         kind.__name__,
         [
@@ -276,11 +288,14 @@ def _schema_of(kind: type[Event]) -> _EventSchema:
         tag=event_name(kind),
         tag_field="event",
         forbid_unknown_fields=True,
+        rename=in_json,
         frozen=True,
         kw_only=True,
         gc=False,
     )
-    return _EventSchema(made, newest, required, frozenset((*fields, "event")))
+    return _EventSchema(
+        kind.table, made, newest, frozenset(in_json[name] for name in required), frozenset((*in_json.values(), "event"))
+    )
 
 
 def _strictly(wanted: Any) -> Any:

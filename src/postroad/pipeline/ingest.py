@@ -19,6 +19,7 @@ from postroad.pipeline.ingest_task import (
     EventsFile,
     MessageRange,
     Place,
+    ReplayRequest,
     TaskContext,
     TaskResult,
     by_day,
@@ -30,6 +31,7 @@ from postroad.pipeline.ingest_task import (
 from postroad.pipeline.known_events import KnownEvents
 from postroad.pipeline.lake import BATCH, Counts, Lake, position_key
 from postroad.pipeline.rollups import NO_MEASURES, merge, stored_rollups
+from postroad.pipeline.schemas import silver_tables
 from postroad.telemetry.frames import STREAMS
 
 SOURCES = (*STREAMS, AUDIT_STREAM)
@@ -47,12 +49,13 @@ class BatchResult:
     measures: Any
     to_silver: float
     is_quiet: bool  # its events are only samples
+    replays: Sequence[ReplayRequest] = ()
 
 
 class Ingest:
     def __init__(self, lake: Lake, options: Mapping[str, str]) -> None:
         self._lake, self._options = lake, options
-        self._known = KnownEvents(lake)
+        self._known = {name: KnownEvents(lake, name) for name in silver_tables()}
 
     def write(self, tasks: Sequence[Sequence[MessageRange]]) -> BatchResult:
         """Write the next batch: the messages of these ranges, by task. Raises OtherWriter."""
@@ -85,9 +88,8 @@ class Ingest:
         return list(self._lake.spark.sparkContext.parallelize(items, len(items)).map(work).collect())
 
     def _complete(self, context: TaskContext, results: Sequence[TaskResult], begun: float) -> BatchResult:
-        written = [one for result in results for one in result.events]
-        found = sum(one.file.rows for one in written)
-        written = self._each_once(context, written)
+        found = [one for result in results for one in result.events]
+        written = [one for name in self._known for one in self._each_once(context, name, found)]
         silver_at = time.monotonic()
         events = sum(one.file.rows for one in written)
         faults: dict[str, int] = {}
@@ -95,12 +97,17 @@ class Ingest:
             for reason, count in result.faults.items():
                 faults[reason] = faults.get(reason, 0) + count
         counts = Counts(
-            sum(result.messages for result in results), events, found - events, sum(result.late for result in results), faults
+            sum(result.messages for result in results),
+            events,
+            sum(one.file.rows for one in found) - events,
+            sum(result.late for result in results),
+            faults,
         )
         measured = merge(pa.concat_tables([NO_MEASURES, *(one.measures for one in written)]))
         for name in ("quarantine", "audit"):
             self._commit(context, name, _files(results, name))
-        self._commit(context, "events", [one.file for one in written])
+        for name in self._known:
+            self._commit(context, name, [one.file for one in written if one.table == name])
         self._commit(context, "sessions", self._session_files(context, written))
         totals = self._lake.counts().plus(counts).transactions()
         rollups = self._lake.table("rollups")
@@ -108,9 +115,11 @@ class Ingest:
         rollups.commit(
             self._write_days(context, "rollups", by_day(stored, "minute")), transactions={BATCH: context.batch, **totals}
         )
-        self._known.remember(written)
+        for name, known in self._known.items():
+            known.remember(one for one in written if one.table == name)
         is_quiet = not any(result.active for result in results)
-        return BatchResult(context.batch, counts, measured, silver_at - begun, is_quiet)
+        replays = [one for result in results for one in result.replays]
+        return BatchResult(context.batch, counts, measured, silver_at - begun, is_quiet, replays)
 
     def _commit(self, context: TaskContext, name: str, files: Sequence[DataFile]) -> None:
         table = self._lake.table(name)
@@ -130,24 +139,25 @@ class Ingest:
         table = self._lake.table(name).format
         return [write_file(context.storage, table, day, rows, batch_prefix(context.batch)) for day, rows in days]
 
-    def _each_once(self, context: TaskContext, written: list[EventsFile]) -> list[EventsFile]:
-        """The files with each event once, as first stored. Nearly always they are those that were written."""
-        hashes, known = self._known.candidates(written, context.batch)
+    def _each_once(self, context: TaskContext, name: str, every: Sequence[EventsFile]) -> list[EventsFile]:
+        """The files of the table with each event once, as first stored. Nearly always they are those that were written."""
+        written = [one for one in every if one.table == name]
+        hashes, known = self._known[name].candidates(written, context.batch)
         if not len(hashes):
             return written
         paths = [one.file.path for one in written]
-        found = self._run(partial(find_events, context=context, hashes=hashes), [*paths, *known])
+        found = self._run(partial(find_events, context=context, name=name, hashes=hashes), [*paths, *known])
         dropped = duplicates([one for some in found for one in some], set(known))
         kept = [one for one in written if one.file.path not in dropped]
         again = self._run(
-            partial(_rewrite, context=context),
+            partial(_rewrite, context=context, name=name),
             [(one.file, dropped[one.file.path]) for one in written if one.file.path in dropped],
         )
         return [*kept, *(one for one in again if one is not None)]
 
 
-def _rewrite(item: tuple[DataFile, list[Place]], context: TaskContext) -> EventsFile | None:
-    return rewrite_without(item[0], context, item[1])
+def _rewrite(item: tuple[DataFile, list[Place]], context: TaskContext, name: str) -> EventsFile | None:
+    return rewrite_without(item[0], context, name, item[1])
 
 
 def _files(results: Sequence[TaskResult], name: str) -> list[DataFile]:

@@ -8,7 +8,7 @@ import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -18,7 +18,7 @@ from postroad.pipeline import frame_parser, session_states
 from postroad.pipeline.delta_table import DataFile, batch_prefix, write_file
 from postroad.pipeline.measures import measures
 from postroad.pipeline.storage import Storage, as_schema
-from postroad.pipeline.tables import table_formats
+from postroad.pipeline.tables import ROW_ORDER, table_formats
 from postroad.telemetry.frames import STREAMS
 from spark_jetstream.options import read_options
 from spark_jetstream.plan import SequenceRange
@@ -49,10 +49,21 @@ class TaskContext:
     batch: int
 
 
+class ReplayRequest(NamedTuple):
+    """A `replay.requested`: its place in `COMMANDS`, and the selection as JSON text."""
+
+    tenant: str
+    sequence: int
+    line: int
+    replay: str
+    selection: str
+
+
 @dataclass(frozen=True, slots=True)
 class EventsFile:
-    """A file of `events`, the sorted hashes of its event ids, and what it adds to the other tables."""
+    """A file of a silver table, the sorted hashes of its event ids, and what it adds to the other tables."""
 
+    table: str
     file: DataFile
     ids: Any
     measures: Any
@@ -61,12 +72,13 @@ class EventsFile:
 
 @dataclass(slots=True)
 class TaskResult:
-    files: dict[str, list[DataFile]] = field(default_factory=dict)  # of tables other than `events`
+    files: dict[str, list[DataFile]] = field(default_factory=dict)  # of tables other than silver ones
     events: list[EventsFile] = field(default_factory=list)
     messages: int = 0
     late: int = 0
     active: int = 0  # events other than samples
     faults: Counter[str] = field(default_factory=Counter)
+    replays: list[ReplayRequest] = field(default_factory=list)
 
 
 def ingest_ranges(ranges: Collection[MessageRange], context: TaskContext) -> TaskResult:
@@ -96,22 +108,31 @@ def _read(one: MessageRange, context: TaskContext) -> Iterator[Any]:
 
 def _refine(messages: Any, context: TaskContext, result: TaskResult) -> None:
     _write_days(context, "audit", audit_entries(messages), result)
-    lines = parsed_lines(messages)
-    is_bad = pc.is_valid(lines.column("fault"))
-    bad, events = lines.filter(is_bad), lines.filter(pc.invert(is_bad))
-    result.faults.update(bad.column("fault").to_pylist())
-    result.late += pc.sum(events.column("is_late")).as_py() or 0
-    result.active += pc.sum(pc.invert(pc.ends_with(events.column("event"), ".sampled"))).as_py() or 0
-    _write_days(context, "quarantine", bad, result)
-    schema = table_formats()["events"].schema
-    for day, rows in by_day(events, "time"):
-        result.events.append(write_events(context, day, as_schema(rows, schema)))
+    for name, lines in parsed_lines(messages).items():
+        if name == frame_parser.QUARANTINE:
+            result.faults.update(lines.column("fault").to_pylist())
+            _write_days(context, name, lines, result)
+            continue
+        result.late += pc.sum(lines.column("is_late")).as_py() or 0
+        result.active += pc.sum(pc.invert(pc.ends_with(lines.column("event"), ".sampled"))).as_py() or 0
+        if name == "command_events":
+            result.replays += replay_requests(lines)
+        schema = table_formats()[name].schema
+        for day, rows in by_day(lines, "time"):
+            result.events.append(write_events(context, name, day, as_schema(rows, schema)))
 
 
-def write_events(context: TaskContext, day: str, events: Any) -> EventsFile:
-    ordered = events.sort_by([("event", "ascending"), ("tenant", "ascending")])
-    file = write_file(context.storage, table_formats()["events"], day, ordered, batch_prefix(context.batch))
-    return EventsFile(file, hashed_ids(ordered.column("event_id")), measures(ordered), session_states.states(ordered))
+def replay_requests(events: Any) -> list[ReplayRequest]:
+    rows = events.filter(pc.equal(events.column("event"), "replay.requested"))
+    names = ("tenant", "sequence", "line", "replay_id", "selection")
+    return [ReplayRequest(*values) for values in zip(*(rows.column(name).to_pylist() for name in names), strict=True)]
+
+
+def write_events(context: TaskContext, name: str, day: str, events: Any) -> EventsFile:
+    ordered = events.sort_by([(column, "ascending") for column in ROW_ORDER.get(name, ("event", "tenant"))])
+    file = write_file(context.storage, table_formats()[name], day, ordered, batch_prefix(context.batch))
+    states = session_states.states(ordered) if name == "events" else session_states.NO_STATES
+    return EventsFile(name, file, hashed_ids(ordered.column("event_id")), measures(ordered, name), states)
 
 
 def _write_days(context: TaskContext, name: str, rows: Any, result: TaskResult) -> None:
@@ -133,8 +154,8 @@ def by_day(rows: Any, time: str) -> Iterator[tuple[str, Any]]:
         yield name, rows if len(found) == 1 else rows.filter(pc.equal(days, number))
 
 
-def parsed_lines(messages: Any) -> Any:
-    """All lines of all frames (`frame_parser.lines_schema()`): events, and invalid lines with their fault."""
+def parsed_lines(messages: Any) -> dict[str, Any]:
+    """All lines of all frames by table (`frame_parser.lines_schema(table)`): events, and invalid lines with their fault."""
     frames = messages.filter(pc.is_in(messages.column("stream"), pa.array(list(STREAMS))))
     owners = [subject.rsplit(".", 1)[-1] for subject in frames.column("subject").to_pylist()]
     versions = [dict(headers or ()).get("Postroad-Frame") for headers in frames.column("headers").to_pylist()]
@@ -147,7 +168,10 @@ def parsed_lines(messages: Any) -> Any:
         frames.column("data"),
     ]
     given = pa.table(columns, schema=frame_parser.MESSAGE).to_batches(max_chunksize=100)
-    return pa.Table.from_batches(list(frame_parser.read(given)), frame_parser.lines_schema())
+    found: dict[str, list[Any]] = {}
+    for name, batch in frame_parser.read(given):
+        found.setdefault(name, []).append(batch)
+    return {name: pa.Table.from_batches(batches, frame_parser.lines_schema(name)) for name, batches in found.items()}
 
 
 def audit_entries(messages: Any) -> Any:
@@ -185,10 +209,10 @@ def hashed_ids(ids: Any) -> Any:
 # Duplicates: these tasks run only if two hashes are equal.
 
 
-def find_events(path: str, context: TaskContext, hashes: Any) -> list[tuple[str, Place, str]]:
+def find_events(path: str, context: TaskContext, name: str, hashes: Any) -> list[tuple[str, Place, str]]:
     """Id, place and file of the events of a file with one of these hashes."""
-    schema = table_formats()["events"].schema
-    rows = context.storage.read_table(f"events/{path}", schema, ["event_id", "stream", "sequence", "line"]).to_pylist()
+    schema = table_formats()[name].schema
+    rows = context.storage.read_table(f"{name}/{path}", schema, ["event_id", "stream", "sequence", "line"]).to_pylist()
     wanted = set(hashes.tolist())
     found = []
     for row in rows:
@@ -198,13 +222,13 @@ def find_events(path: str, context: TaskContext, hashes: Any) -> list[tuple[str,
     return found
 
 
-def rewrite_without(file: DataFile, context: TaskContext, places: Collection[Place]) -> EventsFile | None:
+def rewrite_without(file: DataFile, context: TaskContext, name: str, places: Collection[Place]) -> EventsFile | None:
     """Write the file again without the events at these places; None if no event is left. The old file is removed."""
-    schema = table_formats()["events"].schema
-    events = context.storage.read_table(f"events/{file.path}", schema)
+    schema = table_formats()[name].schema
+    events = context.storage.read_table(f"{name}/{file.path}", schema)
     dropped = set(places)
     each = zip(*(events.column(name).to_pylist() for name in ("stream", "sequence", "line")), strict=True)
     left = events.filter(pa.array([place not in dropped for place in each], pa.bool_()))
-    written = write_events(context, file.day, left) if len(left) else None
-    context.storage.remove_file(f"events/{file.path}")
+    written = write_events(context, name, file.day, left) if len(left) else None
+    context.storage.remove_file(f"{name}/{file.path}")
     return written

@@ -1,5 +1,6 @@
 """The pipeline's access to JetStream: connection options, the state of streams, publishing."""
 
+import base64
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -79,6 +80,23 @@ class Engine:
             for name in names:
                 with contextlib.suppress(Rejected):
                     found[name] = api.stream_info(name)
+            return found
+
+        with Client(connection) as client:
+            return client.with_retries(read)
+
+    def read_keys(self, bucket: str, keys: Iterable[str]) -> dict[str, bytes]:
+        """The values of these keys of a KV bucket; without keys that it lacks. Raises JetStreamError."""
+        connection = write_options(self.options).connection
+
+        def read(client: Client) -> dict[str, bytes]:
+            api = JetStreamApi(client, connection.api_prefix)
+            found = {}
+            for key in keys:
+                with contextlib.suppress(Rejected):
+                    request = {"last_by_subj": f"$KV.{bucket}.{key}"}
+                    message = api.call(f"STREAM.MSG.GET.KV_{bucket}", request, f"bucket {bucket!r}")["message"]
+                    found[key] = base64.b64decode(message.get("data", ""))
             return found
 
         with Client(connection) as client:

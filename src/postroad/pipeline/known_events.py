@@ -17,8 +17,8 @@ _IDS_MAX = 5_000_000
 class KnownEvents:
     """Keeps the hashes of the files that were used last, up to a number of ids."""
 
-    def __init__(self, lake: Lake, ids_max: int = _IDS_MAX) -> None:
-        self._lake, self._ids_max = lake, ids_max
+    def __init__(self, lake: Lake, table: str, ids_max: int = _IDS_MAX) -> None:
+        self._lake, self._table, self._ids_max = lake, table, ids_max
         self._ids: OrderedDict[str, Any] = OrderedDict()
 
     def remember(self, files: Iterable[EventsFile]) -> None:
@@ -42,15 +42,15 @@ class KnownEvents:
         spans = [(file.first - _REPEATED_MS, file.last) for file in written]
         return [
             file
-            for file in self._lake.files("events")
+            for file in self._lake.files(self._table)
             if file.batch != batch and any(file.overlaps(first, last) for first, last in spans)
         ]
 
     def _ids_of(self, file: DataFile) -> Any:
         found = self._ids.get(file.path)
         if found is None:
-            schema = self._lake.table("events").format.schema
-            table = self._lake.storage.read_table(f"events/{file.path}", schema, ["event_id"])
+            schema = self._lake.table(self._table).format.schema
+            table = self._lake.storage.read_table(f"{self._table}/{file.path}", schema, ["event_id"])
             found = hashed_ids(table.column("event_id"))
         self._keep(file.path, found)
         return found

@@ -2,7 +2,7 @@
 
 Snapshots are published after every batch. The minutes, hours and days of a report are published together, from the same batch, so
 that a table of the day agrees with its chart. Hours and days are sums over many rows, so this happens only from time to time: for
-at most a twentieth of the time.
+at most a twentieth of the time, or a third while reports are being read.
 """
 
 import time
@@ -21,11 +21,12 @@ from postroad.pipeline.jetstream import Engine
 from postroad.pipeline.lake import Lake
 from postroad.pipeline.messages import OutgoingMessage
 from postroad.pipeline.report_messages import report_messages
-from postroad.pipeline.reports import computed_reports
+from postroad.pipeline.reports import ReportSettings, computed_reports
 from postroad.pipeline.rollups import floored, merge, millis_of
 
 _COARSE = (Grain.HOUR, Grain.DAY)
 _PAUSE_FACTOR = 20  # of the time that the last publication of time reports took
+_REQUESTED_PAUSE_FACTOR = 2
 _CLEANUP_DAYS = timedelta(days=2)
 _HOUR_MS = 3_600_000
 
@@ -57,13 +58,15 @@ def affected_by(measures: Any) -> AffectedRange:
 class ReportPublisher:
     """Publishes the reports with these names, and requests to clean up sessions if `has_cleanups`."""
 
-    def __init__(self, lake: Lake, engine: Engine, names: Collection[str], *, has_cleanups: bool) -> None:
+    def __init__(
+        self, lake: Lake, engine: Engine, names: Collection[str], settings: ReportSettings, *, has_cleanups: bool
+    ) -> None:
         self._lake, self._engine, self._has_cleanups = lake, engine, has_cleanups
-        chosen = [one for one in computed_reports() if one.report.name in names]
+        chosen = [one for one in computed_reports(settings) if one.report.name in names]
         self._time_reports = [one for one in chosen if not one.report.is_snapshot]
         self._snapshots = [one for one in chosen if one.report.is_snapshot]
         self._deferred = NOTHING  # whose time reports are not published yet
-        self._due = 0.0
+        self._due = self._requested_due = 0.0
 
     @property
     def has_deferred(self) -> bool:
@@ -78,12 +81,14 @@ class ReportPublisher:
     def defer(self, affected: AffectedRange) -> None:
         self._deferred |= affected
 
-    def publish(self, batch: int, affected: AffectedRange, now: datetime, *, everything: bool = False) -> int:
-        """Publish the affected reports, those over time only if they are due or with `everything`. Idempotent. Returns the number
-        of messages."""
+    def publish(
+        self, batch: int, affected: AffectedRange, now: datetime, *, everything: bool = False, is_requested: bool = False
+    ) -> int:
+        """Publish the affected reports, those over time only if they are due or with `everything`; they are due earlier if they
+        are being read. Idempotent. Returns the number of messages."""
         self._deferred |= affected
         begun = time.monotonic()
-        is_due = self.has_deferred and (everything or begun >= self._due)
+        is_due = self.has_deferred and (everything or begun >= (self._requested_due if is_requested else self._due))
         messages: list[OutgoingMessage] = []
         if is_due:
             messages += self._time_messages(batch, self._deferred, now)
@@ -95,6 +100,7 @@ class ReportPublisher:
             self._deferred = NOTHING
             ended = time.monotonic()
             self._due = ended + _PAUSE_FACTOR * (ended - begun)
+            self._requested_due = ended + _REQUESTED_PAUSE_FACTOR * (ended - begun)
         return len(messages)
 
     def _time_messages(self, batch: int, affected: AffectedRange, now: datetime) -> list[OutgoingMessage]:

@@ -1,4 +1,4 @@
-"""Columns of the lake's tables. Those of `events` follow from the event types: a new field of an event is a new column."""
+"""Columns of the lake's tables. Those of silver tables follow from the event types: a new field of an event is a new column."""
 
 import types
 from functools import cache
@@ -9,7 +9,7 @@ from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from postroad.kernel.event import Event, event_name
-from postroad.registry import ingested_event_types
+from postroad.registry import event_types, event_types_of
 
 _KINDS: dict[type, spark.DataType] = {
     str: spark.StringType(),
@@ -62,9 +62,12 @@ def arrow_schema(schema: spark.StructType) -> Any:
 
 
 def spark_type(wanted: object) -> spark.DataType:
-    """Spark type of an event's field: a text, a number or a boolean, possibly optional. Raises TypeError for others."""
+    """Spark type of an event's field: a text, a number, a boolean or a list of texts, possibly optional. Raises TypeError for
+    others."""
     if isinstance(wanted, types.UnionType) or get_origin(wanted) is types.UnionType:
         [wanted] = [one for one in get_args(wanted) if one is not type(None)]
+    if wanted in (list[str], tuple[str, ...]):
+        return spark.ArrayType(spark.StringType())
     if isinstance(wanted, type) and wanted in _KINDS:
         return _KINDS[wanted]
     raise TypeError(f"no column type for a field of the type {wanted!r}")
@@ -75,10 +78,16 @@ def _fields_of(kind: type[Event]) -> dict[str, msgspec.structs.FieldInfo]:
 
 
 @cache
-def event_columns() -> dict[str, spark.DataType]:
-    """Columns of the fields of all event types, in the order of the types."""
+def silver_tables() -> tuple[str, ...]:
+    """Tables that have each event once: `events`, and those of other event types."""
+    return tuple(dict.fromkeys(("events", *(kind.table for kind in event_types()))))
+
+
+@cache
+def event_columns(table: str = "events") -> dict[str, spark.DataType]:
+    """Columns of the fields of the table's event types, in the order of the types."""
     found: dict[str, spark.DataType] = {}
-    for kind in ingested_event_types():
+    for kind in event_types_of(table):
         for name, field in _fields_of(kind).items():
             if name in HEAD or name == "timestamp":
                 continue
@@ -89,8 +98,8 @@ def event_columns() -> dict[str, spark.DataType]:
 
 
 @cache
-def events_schema() -> spark.StructType:
-    """Columns of the silver table `events`."""
+def events_schema(table: str = "events") -> spark.StructType:
+    """Columns of a silver table."""
     return spark.StructType(
         [
             spark.StructField("event", spark.StringType()),
@@ -101,7 +110,7 @@ def events_schema() -> spark.StructType:
             spark.StructField("stream", spark.StringType()),
             spark.StructField("sequence", spark.LongType()),
             spark.StructField("line", spark.IntegerType()),
-            *(spark.StructField(name, kind) for name, kind in event_columns().items()),
+            *(spark.StructField(name, kind) for name, kind in event_columns(table).items()),
             spark.StructField("extra", spark.StringType()),
         ]
     )

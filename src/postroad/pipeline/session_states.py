@@ -27,6 +27,7 @@ STATES = spark.StructType(
         spark.StructField("ended_at", spark.LongType()),
     ]
 )
+NO_STATES = arrow_schema(STATES).empty_table()
 GRACE = timedelta(minutes=10)  # the service's own reconciler comes first
 _TIMES = ("last_at", "expires_at", "ended_at")
 

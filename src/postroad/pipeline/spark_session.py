@@ -36,17 +36,23 @@ class NoJava(Exception):
 
 
 def make_session(
-    master: str, *, memory: str = "1g", name: str = "postroad", settings: Mapping[str, str] | None = None
+    master: str,
+    *,
+    memory: str = "1g",
+    python_memory: str = "4g",
+    name: str = "postroad",
+    settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Start Spark, or return the session of this process. Raises NoJava."""
+    """Start Spark, or return the session of this process. `memory` is the heap of the driver, `python_memory` the address space
+    of each Python process that runs tasks. Raises NoJava."""
     if shutil.which("java") is None:
         raise NoJava("Spark needs Java 17 or newer, which is not installed. Debian: apt-get install openjdk-17-jre-headless")
     is_local = master.startswith("local")
-    os.environ.setdefault("PYSPARK_PYTHON", worker_python() if is_local else sys.executable)  # Spark has no setting for it
-    own = {
-        "spark.driver.memory": memory,
-        "spark.driver.extraJavaOptions": _JVM_OPTIONS,
-    }
+    # Spark has no setting for it.
+    os.environ.setdefault("PYSPARK_PYTHON", worker_python(python_memory) if is_local else sys.executable)
+    own = {"spark.driver.memory": memory, "spark.driver.extraJavaOptions": _JVM_OPTIONS}
+    if not is_local:  # the script does it without a line in the log for each process
+        own["spark.executor.pyspark.memory"] = python_memory
     wanted = {**_SETTINGS, **own, **(settings or {})}
     builder = SparkSession.builder.master(master).appName(name)
     for key, value in wanted.items():
@@ -67,12 +73,13 @@ def silence_errors(session: SparkSession) -> None:
 
 
 @cache
-def worker_python() -> str:
-    """A script that starts this Python for Spark's local workers. By default they import PySpark from an archive, which each
-    process compiles again: one second for every source and every first task."""
+def worker_python(memory: str = "4g") -> str:
+    """A script that starts this Python for Spark's local workers, with a limit of their address space. By default they import
+    PySpark from an archive, which each process compiles again: one second for every source and every first task."""
     folder = Path(tempfile.mkdtemp(prefix="postroad-spark-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     script = folder / "python"
-    script.write_text(f'#!/bin/sh\nunset PYTHONPATH\nexec {shlex.quote(sys.executable)} "$@"\n')
+    kilobytes = int(memory[:-1]) * (1024 if memory.endswith("m") else 1024 * 1024)
+    script.write_text(f'#!/bin/sh\nunset PYTHONPATH\nulimit -v {kilobytes}\nexec {shlex.quote(sys.executable)} "$@"\n')
     script.chmod(0o700)
     return str(script)

@@ -13,7 +13,22 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from pyarrow import fs
 
 # Columns whose values hardly repeat: Parquet dictionaries would be wasted work.
-_UNIQUE_COLUMNS = frozenset(("event_id", "job_id", "message_id", "request_id", "raw", "data", "sequence", "time", "timestamp"))
+_UNIQUE_COLUMNS = frozenset(
+    (
+        "event_id",
+        "job_id",
+        "message_id",
+        "request_id",
+        "command_id",
+        "payload",
+        "payload_hash",
+        "raw",
+        "data",
+        "sequence",
+        "time",
+        "timestamp",
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,11 @@ from typing import Any
 from postroad.pipeline import rollups, session_states
 from postroad.pipeline.delta_table import TableFormat
 from postroad.pipeline.ended_jobs import ENDED
-from postroad.pipeline.schemas import AUDIT, BRONZE, QUARANTINE, arrow_schema, events_schema
+from postroad.pipeline.schemas import AUDIT, BRONZE, QUARANTINE, arrow_schema, events_schema, silver_tables
 
 _SESSION_DAYS = 30
+ARCHIVES = frozenset({"commands", "messages"})  # with what tenants sent
+ROW_ORDER = {"commands": ("target", "source", "time")}  # of silver tables in the files of a batch; else by event and tenant
 
 
 @cache
@@ -20,7 +22,7 @@ def table_formats() -> Mapping[str, TableFormat]:
         "bronze": (BRONZE, "timestamp"),
         "quarantine": (QUARANTINE, "time"),
         "audit": (AUDIT, "time"),
-        "events": (events_schema(), "time"),
+        **{name: (events_schema(name), "time") for name in silver_tables()},
         "sessions": (session_states.STATES, "last_at"),
         "job_history": (ENDED, "updatedAt"),
         "rollups": (rollups.ROLLUPS, "minute"),
@@ -37,10 +39,15 @@ class TablePolicy:
     merge: Callable[[Any], Any] | None = None
 
 
-def table_policies(bronze_days: int, days: int) -> Mapping[str, TablePolicy]:
+def table_policies(bronze_days: int, days: int, archive_days: int = 30) -> Mapping[str, TablePolicy]:
+    """`archive_days` is for the tables with contents of commands and messages."""
+    silver = {
+        name: TablePolicy(ROW_ORDER.get(name, ("tenant", "event", "time")), archive_days if name in ARCHIVES else days)
+        for name in silver_tables()
+    }
     return {
+        **silver,
         "bronze": TablePolicy(("stream", "sequence"), bronze_days),
-        "events": TablePolicy(("tenant", "event", "time"), days),
         "quarantine": TablePolicy(("stream", "sequence", "line"), bronze_days),
         "audit": TablePolicy(("tenant", "sequence"), days),
         "rollups": TablePolicy(("report", "tenant", "minute"), days, _merged_rollups),

@@ -91,9 +91,16 @@ def _segments(values: dict[int, float], step: int) -> Iterable[list[tuple[int, f
 
 
 def bar_chart(
-    frame: Frame, series: Sequence[Series], axis: Axis, title: str, about: str = "", *, is_stacked: bool = False
+    frame: Frame,
+    series: Sequence[Series],
+    axis: Axis,
+    title: str,
+    about: str = "",
+    *,
+    is_stacked: bool = False,
+    spans: Sequence[tuple[int, int]] = (),
 ) -> str:
-    """A bar for each time and series, stacked or side by side."""
+    """A bar for each time and series, stacked or side by side. `spans` are times that are marked at the bottom."""
     times = sorted({at for one in series for at in one.values})
     heights = [[one.values.get(at, 0.0) for one in series] for at in times]
     top = max((sum(some) if is_stacked else max(some, default=0.0) for some in heights), default=0.0)
@@ -114,6 +121,12 @@ def bar_chart(
         f'<g class="bar {_css(one, index)}" data-series="{index}">{"".join(groups[index])}</g>'
         for index, one in enumerate(series)
     )
+    spanned = [(max(begin, frame.start), min(end, frame.end)) for begin, end in spans]
+    marked = "".join(
+        _bar(frame.x(begin), frame.baseline - 4, frame.x(end) - frame.x(begin), 4) for begin, end in spanned if begin < end
+    )
+    if marked:
+        drawn += f'<g class="bar sx span">{marked}</g>'
     return _svg(frame, axis, marks, drawn, _tips(frame, series, axis), title, about)
 
 

@@ -160,7 +160,7 @@ def backlog_section(anchor: str, frame: Frame, rows: Sequence[BacklogRow]) -> st
     chart = line_chart(frame, series, _COUNTS, name, f"The deepest was {queues[0]} with {number(deepest)}.")
     head = ("queue", "ready (mean)", "ready (max)", "leased", "retrying", "delayed", "dead at the end", "oldest")
     summary = table(head, [_backlog_row(queue, by_queue[queue]) for queue in queues])
-    fallback = details("Numbers", _times_table(series, number))
+    fallback = details("Numbers", times_table(series, number))
     lead = "Mean of the samples at each time. A line that only rises is a queue whose consumers are too slow."
     return section(anchor, title, lead, figure(name, chart, legend(drawn), fallback) + summary)
 
@@ -194,7 +194,7 @@ def dead_section(anchor: str, frame: Frame, rows: Sequence[DeadLettersRow]) -> s
     name = "Dead letters by reason"
     chart = bar_chart(frame, series, _COUNTS, name, lead, is_stacked=True)
     names, classes = [one.name for one in series], [one.css or f"s{index}" for index, one in enumerate(series)]
-    fallback = details("Numbers", _times_table(series, number))
+    fallback = details("Numbers", times_table(series, number))
     return section(anchor, title, lead, figure(name, chart, legend(names, classes), fallback) + _dead_table(died))
 
 
@@ -263,7 +263,7 @@ def _usage_figure(frame: Frame, rows: Sequence[UsageRow], title: str, fields: Se
         return ""
     about = ", ".join(f"{one.name}: {axis.value_format(sum(one.values.values()))} in total" for one in series) + "."
     chart = bar_chart(frame, series, axis, title, about)
-    fallback = details("Numbers", _times_table(series, axis.value_format))
+    fallback = details("Numbers", times_table(series, axis.value_format))
     return figure(title, chart, legend([one.name for one in series]), fallback, is_small=True)
 
 
@@ -292,7 +292,7 @@ def report_section(anchor: str, frame: Frame, report: Report[Any], rows: Sequenc
     series = [Series(one.title, {millis(row.time): float(getattr(row, one.field) or 0) for row in rows}) for one in columns]
     totals = ", ".join(f"{sum(one.values.values()):,.0f} {one.name}" for one in series)
     chart = line_chart(frame, series, _COUNTS, report.title, f"{totals}.")
-    fallback = details("Numbers", _times_table(series, number))
+    fallback = details("Numbers", times_table(series, number))
     drawn = figure(report.title, chart, legend([one.name for one in series]), fallback)
     return section(anchor, report.title, f"{totals}.".capitalize(), drawn)
 
@@ -305,7 +305,7 @@ def _cells(row: Any, columns: Sequence[ReportColumn]) -> Line:
 # Shared
 
 
-def _times_table(series: Sequence[Series], value_format: NumberFormat) -> str:
+def times_table(series: Sequence[Series], value_format: NumberFormat) -> str:
     times = sorted({at for one in series for at in one.values})
     body: list[Line] = [
         [clock(at), *(Cell(value_format(one.values[at]) if at in one.values else "") for one in series)] for at in times
@@ -332,4 +332,4 @@ def published_by_tenant(frame: Frame, by_tenant: Sequence[tuple[str, Sequence[Us
         return empty("No messages were published on this day.")
     title = f"Messages published per {per}, by tenant"
     chart = bar_chart(frame, series, _COUNTS, title, f"{shown[0][0]} published the most.", is_stacked=True)
-    return figure(title, chart, legend([one.name for one in series]), details("Numbers", _times_table(series, number)))
+    return figure(title, chart, legend([one.name for one in series]), details("Numbers", times_table(series, number)))

@@ -1,20 +1,23 @@
-"""Style and script of the page. Both are inlined; the content security policy allows them by their hashes."""
+"""Style and script of the page. Both are inlined; the content security policy allows them by their hashes.
+
+Colours and radii are those of `postroad/http/tokens.css`.
+"""
 
 STYLE = """
 :root {
   color-scheme: light dark;
-  --page: #f6f7f9; --card: #ffffff; --ink: #1b2330; --soft: #5b6675; --hair: #e3e7ec; --grid: #e9edf1;
-  --accent: #2f6fde; --good: #14683d; --bad: #b02e26; --dim: #7a6a1e; --good-bg: #e3f4ea; --bad-bg: #fbe6e4; --dim-bg: #f6f0d8;
-  --c0: #2f6fde; --c1: #e0792b; --c2: #159a7a; --c3: #b4469b; --c4: #c29a12; --c5: #6a5fd0; --c6: #d0455c; --c7: #4a8fa3;
+  --page: #fbfbfa; --card: #ffffff; --ink: #1c1d1f; --soft: #62656a; --hair: #e4e4e1; --grid: #f2f2ef;
+  --accent: #1f5fbf; --good: #1b7f4d; --bad: #b3261e; --dim: #8a5a00; --good-bg: #ffffff; --bad-bg: #ffffff; --dim-bg: #ffffff;
+  --c0: #1f5fbf; --c1: #a86400; --c2: #0f766e; --c3: #7c3aed; --c4: #c29a12; --c5: #6a5fd0; --c6: #d0455c; --c7: #4a8fa3;
   --cx: #98a2ae;
   --p50: #86b1f2; --p95: #2f6fde; --p99: #12346f;
 }
 @media (prefers-color-scheme: dark) {
   :root {
-    --page: #10141a; --card: #181e26; --ink: #e6ebf2; --soft: #9aa6b5; --hair: #29323d; --grid: #232b35;
-    --accent: #78a8ff; --good: #6fd39c; --bad: #ff8d83; --dim: #e0cb6c; --good-bg: #16311f; --bad-bg: #3a1b19;
-    --dim-bg: #322c12;
-    --c0: #78a8ff; --c1: #f2a05c; --c2: #4fcaa8; --c3: #df86cb; --c4: #e2c04a; --c5: #a79df8; --c6: #f57f90; --c7: #82c2d4;
+    --page: #131416; --card: #1b1d20; --ink: #e8e8e6; --soft: #9ea2a8; --hair: #2d3034; --grid: #222529;
+    --accent: #7fb0ff; --good: #6fd3a0; --bad: #ff8a80; --dim: #f0c060; --good-bg: #1b1d20; --bad-bg: #1b1d20;
+    --dim-bg: #1b1d20;
+    --c0: #7fb0ff; --c1: #e0a54a; --c2: #5cc8bd; --c3: #b79cff; --c4: #e2c04a; --c5: #a79df8; --c6: #f57f90; --c7: #82c2d4;
     --cx: #76808c;
     --p50: #4f78c4; --p95: #8fb7ff; --p99: #e4eeff;
   }
@@ -31,9 +34,9 @@ h3 { font-size: 17px; margin: 0 0 2px; }
 .sub { margin: 0; } .lead { margin: 0 0 12px; max-width: 80ch; }
 nav { display: flex; flex-wrap: wrap; gap: 6px 16px; margin: 16px 0 0; }
 nav a, a { color: var(--accent); text-decoration: none; } a:hover { text-decoration: underline; }
-section { background: var(--card); border: 1px solid var(--hair); border-radius: 12px; padding: 20px 24px; margin: 16px 0; }
+section { background: var(--card); border: 1px solid var(--hair); border-radius: 8px; padding: 20px 24px; margin: 16px 0; }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(140px, 1fr)); gap: 12px; margin: 16px 0; }
-.tiles div { background: var(--card); border: 1px solid var(--hair); border-radius: 12px; padding: 12px 16px; }
+.tiles div { background: var(--card); border: 1px solid var(--hair); border-radius: 8px; padding: 12px 16px; }
 dt { color: var(--soft); font-size: 13px; }
 dd { margin: 0; font-size: 24px; font-weight: 650; letter-spacing: -0.01em; font-variant-numeric: tabular-nums; }
 dd small { display: block; font-size: 12.5px; font-weight: 400; color: var(--soft); letter-spacing: 0; }

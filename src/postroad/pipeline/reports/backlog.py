@@ -9,6 +9,8 @@ from postroad.api.insights import Grain
 from postroad.pipeline.aggregates import Measure, aggregate, with_time
 from postroad.pipeline.rollups import Sampled
 
+COLUMNS = ("retrying", "oldest_age_ms", "out_per_second", "seconds")
+
 
 def _or_zero(name: str) -> Any:
     return lambda events: pc.fill_null(events.column(name), 0)

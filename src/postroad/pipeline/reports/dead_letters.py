@@ -7,6 +7,7 @@ from postroad.api.insights import Grain
 from postroad.pipeline.aggregates import times_of, with_time
 from postroad.pipeline.rollups import measures_of, millis_of, minutes_of, of_type
 
+COLUMNS = ("attempt", "reason", "from_queue")
 REASON_CHARACTERS_MAX = 200  # consumers choose the reason freely: reasons with the same beginning are counted together
 
 

@@ -1,8 +1,8 @@
 """Current state of each queue, from its samples of the last minutes."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
-from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -11,10 +11,11 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 from postroad.api.reports.health import REPORT
 from postroad.pipeline.aggregates import Measure, aggregate
 from postroad.pipeline.rollups import TIME
+from postroad.route_health.rules import TREND_SAMPLES, HealthSample, QueueCondition, assess
 
 _LOOK_BACK = REPORT.look_back or timedelta()
-_WATCHED_MINUTES = 5
-_DRAINS_MAX = 2  # a queue is `old` if its oldest message is older than this many expected drain times
+_KNOWN_MS = 300_000  # a queue without a sample for longer than this is `unknown`
+_PRESENT = QueueCondition()  # the lake has no records of queues: their samples alone count
 _LEVELS = ("ready", "leased", "retrying", "delayed", "dead", "waiting", "oldest_age_ms", "expected_drain_seconds")
 _MEASURES = {
     **{label: Measure(label, "last") for label in _LEVELS},
@@ -58,30 +59,51 @@ def rows(rollups: pa.Table, now: datetime) -> pa.Table:
 
 
 def _row(tenant: str, queue: str, minutes: _Minutes, now: datetime) -> dict[str, Any]:
-    latest = {label: _latest(minutes, label) for label in _LEVELS}
+    values = {label: _latest(minutes, label) for label in _LEVELS}
     at = max((one["at"] for one in minutes.values() if one["at"] is not None), default=0)
-    is_empty = latest["ready"] == 0
-    oldest = latest["oldest_age_ms"] or 0
+    is_empty = values["ready"] == 0
+    oldest = values["oldest_age_ms"] or 0
     growth = _growth(minutes)
-    is_unknown = at < int((now - timedelta(minutes=_WATCHED_MINUTES)).timestamp() * 1000)
-    checks = {
-        "old": oldest > (latest["expected_drain_seconds"] or 0) * 1000 * _DRAINS_MAX,
-        "growing": _rose(minutes) and not is_empty,
-        "unpolled": _is_unpolled(minutes) and not is_empty,
-    }
-    problems = [] if is_unknown else [problem for problem, is_so in checks.items() if is_so]
+    latest = replace(_sample(minutes.get(0), at), ready=values["ready"] or 0, oldest_age_ms=oldest)
+    found = assess(
+        _completed(minutes),
+        latest,
+        values["expected_drain_seconds"] or 0,
+        _PRESENT,
+        now_ms=int(now.timestamp() * 1000),
+        max_age_ms=_KNOWN_MS,
+    )
     return {
         "tenant": tenant,
         "queue": queue,
-        "status": "unknown" if is_unknown else "unhealthy" if problems else "healthy",
-        "problems": problems,
-        **{label: latest[label] for label in ("ready", "leased", "delayed", "dead", "waiting")},
-        "retrying": latest["retrying"] or 0,
+        "status": found.status,
+        "problems": list(found.problems),
+        **{label: values[label] for label in ("ready", "leased", "delayed", "dead", "waiting")},
+        "retrying": values["retrying"] or 0,
         "oldestAgeMs": oldest if oldest > 0 or not is_empty else None,
-        "expectedDrainSeconds": latest["expected_drain_seconds"],
+        "expectedDrainSeconds": values["expected_drain_seconds"],
         "growthPerMinute": min(growth, 0.0) if growth is not None and is_empty else growth,
         "sampledAt": datetime.fromtimestamp(at / 1000, now.tzinfo),
     }
+
+
+def _completed(minutes: _Minutes) -> list[HealthSample]:
+    """The last completed minutes that were sampled, without a gap, oldest first."""
+    newest = min((age for age in minutes if age > 0 and _depth(minutes, age) is not None), default=1)
+    found: list[HealthSample] = []
+    for age in range(newest, newest + TREND_SAMPLES + 1):
+        if _depth(minutes, age) is None:
+            break
+        found.append(_sample(minutes[age], 0))
+    return found[::-1]
+
+
+def _sample(minute: Mapping[str, Any] | None, at_ms: int) -> HealthSample:
+    """A minute as a sample: the mean depth, and whether there was any activity. Without measurements there was none."""
+    if minute is None:
+        return HealthSample(at_ms=at_ms, ready=0)
+    leased, retrying, waiting = (minute[f"{label}_max"] or 0 for label in ("leased", "retrying", "waiting"))
+    return HealthSample(at_ms, minute["depth"] or 0.0, leased, retrying, waiting, minute["out"] or 0)
 
 
 def _latest(minutes: _Minutes, label: str) -> int | None:
@@ -93,26 +115,9 @@ def _depth(minutes: _Minutes, age: int) -> float | None:
     return minutes[age]["depth"] if age in minutes else None
 
 
-def _rose(minutes: _Minutes) -> bool:
-    """The mean depth of each of the last completed minutes was above that of the previous one."""
-    depths = [_depth(minutes, age) for age in range(1, _WATCHED_MINUTES + 2)]
-    return all(later is not None and earlier is not None and later > earlier for later, earlier in pairwise(depths))
-
-
-def _is_unpolled(minutes: _Minutes) -> bool:
-    """Messages were ready in each of the last completed minutes, without consumer activity in them or since."""
-    are_ready = all((_depth(minutes, age) or 0) > 0 for age in range(1, _WATCHED_MINUTES + 1))
-    activity = sum(
-        sum(one[name] or 0 for name in ("leased_max", "retrying_max", "waiting_max", "out"))
-        for age, one in minutes.items()
-        if age <= _WATCHED_MINUTES
-    )
-    return are_ready and activity == 0
-
-
 def _growth(minutes: _Minutes) -> float | None:
     """From the first to the last of the completed minutes that are compared."""
-    compared = [age for age in range(1, _WATCHED_MINUTES + 2) if _depth(minutes, age) is not None]
+    compared = [age for age in range(1, TREND_SAMPLES + 2) if _depth(minutes, age) is not None]
     if len(compared) < 2:
         return None
     last, first = compared[0], compared[-1]

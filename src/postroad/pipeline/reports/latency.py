@@ -1,16 +1,16 @@
 """Latency of messages: time until the first delivery, and time of processing."""
 
-from typing import Any
-
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from postroad.api.insights import Grain
 from postroad.pipeline.aggregates import rounded, with_time
-from postroad.pipeline.histogram import buckets_of, ranks_of, values_of
+from postroad.pipeline.histogram import buckets_of, values_of
+from postroad.pipeline.percentiles import buckets_at, group_starts, largest_of, sums_of
 from postroad.pipeline.rollups import NO_MEASURES, measures_of, minutes_of, of_type
 
+COLUMNS = ("attempt", "wait_ms", "processing_ms")
 _PERCENTS = (50, 95, 99)
 _GROUP = ("tenant", "time", "name", "label")
 
@@ -48,11 +48,10 @@ def rows(rollups: pa.Table, grain: Grain) -> pa.Table:
     sums = [("n", "sum"), ("total", "sum"), ("top", "max")]
     counted = with_time(rollups, "latency", grain).group_by([*_GROUP, "bucket"], use_threads=False).aggregate(sums)
     counted = counted.sort_by([(name, "ascending") for name in (*_GROUP, "bucket")])
-    starts = _starts(counted)
+    starts = group_starts(counted, _GROUP)
     n, total, top, bucket = (np.asarray(counted.column(name).to_numpy()) for name in ("n_sum", "total_sum", "top_max", "bucket"))
-    count = np.add.reduceat(n, starts) if len(starts) else n
-    largest = np.maximum.reduceat(top, starts) if len(starts) else top
-    mean = (np.add.reduceat(total, starts) if len(starts) else total) / np.maximum(count, 1)
+    count, largest = sums_of(n, starts), largest_of(top, starts)
+    mean = sums_of(total, starts) / np.maximum(count, 1)
     groups = counted.select(list(_GROUP)).take(pa.array(starts))
     return pa.table(
         {
@@ -62,31 +61,10 @@ def rows(rollups: pa.Table, grain: Grain) -> pa.Table:
             "phase": groups.column("label"),
             "count": pa.array(count, pa.int64()),
             **{
-                f"p{percent}": pa.array(np.minimum(_percentile(percent, n, count, bucket, starts), largest), pa.int64())
+                f"p{percent}": pa.array(np.minimum(values_of(buckets_at(percent, n, count, bucket, starts)), largest), pa.int64())
                 for percent in _PERCENTS
             },
             "max": pa.array(largest, pa.int64()),
             "mean": rounded(pa.array(mean, pa.float64())),
         }
     )
-
-
-def _starts(counted: pa.Table) -> Any:
-    """Positions of the first row of each group, in a table ordered by groups."""
-    if not len(counted):
-        return np.array([], dtype=np.int64)
-    is_new = np.zeros(len(counted), dtype=bool)
-    is_new[0] = True
-    for name in _GROUP:
-        codes = counted.column(name).combine_chunks().dictionary_encode().indices.to_numpy(zero_copy_only=False)
-        is_new[1:] |= codes[1:] != codes[:-1]
-    return np.flatnonzero(is_new)
-
-
-def _percentile(percent: int, n: Any, count: Any, bucket: Any, starts: Any) -> Any:
-    """Of each group, the value of the first bucket that reaches the rank."""
-    if not len(starts):
-        return np.array([], dtype=np.int64)
-    seen = np.cumsum(n)
-    before = np.concatenate(([0], seen[starts[1:] - 1]))  # rows of the groups before
-    return values_of(bucket[np.searchsorted(seen, before + ranks_of(percent, count))])

@@ -7,6 +7,7 @@ from postroad.api.insights import Grain
 from postroad.pipeline.aggregates import Measure, aggregate, with_time
 from postroad.pipeline.rollups import Counted
 
+COLUMNS = ("is_expired",)
 COUNTED = {
     "subscribed": Counted("session.subscribed"),
     "unsubscribed": Counted("session.unsubscribed"),

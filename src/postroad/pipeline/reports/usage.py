@@ -9,6 +9,7 @@ from postroad.api.insights import Grain
 from postroad.pipeline.aggregates import Measure, aggregate, rounded, with_time
 from postroad.pipeline.rollups import Counted, Sampled
 
+COLUMNS = ("bytes", "seconds")
 _TRAFFIC = ("requests", "bytes_in", "bytes_out", "appends", "append_bytes", "fanout_messages")
 _TOTALS = {
     "published": "published",
