@@ -5,10 +5,12 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 
 PYTEST := $(if $(THOROUGH),HYPOTHESIS_PROFILE=thorough) $(BIN)/python -m pytest -n auto $(if $(THOROUGH),--timeout 3600)
+COMPOSE ?= docker compose
+COMPOSE_BUILD ?= docker build -f deploy/Dockerfile
 COMPILE := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --upgrade \
 	--no-header --no-emit-index-url --no-emit-find-links --no-emit-package spark-jetstream
 
-.PHONY: help setup run test test-unit conformance chaos check format schemathesis soak generate docs lock bench bench-pipeline clean
+.PHONY: help setup dashboards up down run console browser-test screenshots test test-unit conformance chaos regions check format schemathesis soak generate docs lock bench bench-pipeline clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:[^#]*## /\t/' | expand -t 12
@@ -19,24 +21,46 @@ setup: ## Make .venv with everything that development needs (other targets do th
 run: ## Start Postroad on 127.0.0.1:8080 (POSTROAD_PORT), engine included; Ctrl-C stops it
 	@sh scripts/setup run
 	@sh scripts/setup-java --optional
+	@sh scripts/build-console --optional
 	@exec $(BIN)/postroad up
 
-test: setup ## Run every test, or those of one folder (PKG=queues) or tier (TIER=unit|engine|spark|slow); THOROUGH=1 tries more examples
+console: setup ## Build the web console, which `make run` and the browser tests do by themselves
+	@sh scripts/build-console
+	@sh scripts/check-console
+
+test: setup ## Run every test, or those of one folder (PKG=queues) or tier (TIER=unit|engine|browser|spark|slow); THOROUGH=1 tries more examples
 	@sh scripts/setup-java
 	@sh scripts/setup-node
 	@sh scripts/setup-strace
 	@sh scripts/setup-netns
+	@sh scripts/setup-prometheus
+	@sh scripts/setup-browser
+	@sh scripts/build-console
 	@$(PYTEST) $(if $(TIER),-m $(TIER)) $(if $(PKG),$(wildcard tests/$(PKG) packages/$(PKG)))
 
 test-unit: setup ## Run the tests that start no process: seconds (PKG=queues)
-	@$(PYTEST) -m unit $(if $(PKG),$(wildcard tests/$(PKG) packages/$(PKG)))
+	@$(BIN)/python -m pytest -m unit --forks 3 $(if $(PKG),$(wildcard tests/$(PKG) packages/$(PKG)))
 
-conformance: setup ## The public Durable Streams suite and the official client (installs Node.js from Debian if it is missing)
+browser-test: setup ## The console in a browser, on an installation of its own
+	@sh scripts/setup-browser
+	@sh scripts/build-console
+	@$(PYTEST) -m browser tests/browser
+
+screenshots: setup ## Make the screenshots of docs/console.md from demonstration traffic
+	@sh scripts/setup-browser
+	@sh scripts/build-console
+	@$(BIN)/python -m tests.browser.screenshots
+
+conformance: setup ## The public Durable Streams suite and the official client
 	@sh scripts/setup-node
 	@$(BIN)/python -m tests.conformance.run
 
-chaos: setup ## Kill, pause and restart at random while clients work, then check every promise (SECONDS=60 SEED=… CLUSTER=1 PARTITIONS=1)
-	@$(BIN)/python -m tests.chaos --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED)) $(if $(CLUSTER),--cluster) $(if $(PARTITIONS),--partitions)
+chaos: setup ## Kill, pause and restart at random while clients work, then check every promise (SECONDS=60 SEED=… SYNC=group CLUSTER=1 PARTITIONS=1)
+	@$(BIN)/python -m tests.chaos --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED)) $(if $(SYNC),--sync $(SYNC)) $(if $(CLUSTER),--cluster) $(if $(PARTITIONS),--partitions)
+
+regions: setup ## 27 tagged servers and gateways in three regions; as root with latency and cut links (KEEP=1 LOOPBACK=1)
+	@sh scripts/setup-netns
+	@$(BIN)/python -m tests.regions $(if $(KEEP),--keep) $(if $(LOOPBACK),--loopback)
 
 check: setup ## Format, lint, types and import rules
 	@$(BIN)/ruff format --check -q . && $(BIN)/ruff check -q .
@@ -45,6 +69,19 @@ check: setup ## Format, lint, types and import rules
 	@$(BIN)/python scripts/generate_client.py --check
 	@$(BIN)/python scripts/generate_aws_models.py --check
 	@$(BIN)/python scripts/write_docs.py --check
+	@$(BIN)/python scripts/write_dashboards.py --check
+	@sh scripts/check-console
+
+up: setup ## Start a whole installation in containers (COMPOSE="docker compose"): builds the images, writes deploy/secrets once
+	@test -f deploy/secrets/nats-auth.conf || $(BIN)/postroad init --out deploy/secrets
+	@$(COMPOSE_BUILD) --target postroad -t postroad:latest . && $(COMPOSE_BUILD) --target postroad-pipeline -t postroad-pipeline:latest .
+	@$(COMPOSE) -f deploy/compose.yaml up -d
+
+down: ## Stop the containers of `make up`; volumes and secrets stay
+	@$(COMPOSE) -f deploy/compose.yaml down
+
+dashboards: setup ## Write the alert rules and dashboards of deploy/ from the list in src/postroad/monitoring
+	@$(BIN)/python scripts/write_dashboards.py
 
 format: setup ## Put the code into shape
 	@$(BIN)/ruff format -q . && $(BIN)/ruff check -q --fix .
@@ -63,7 +100,7 @@ docs: setup ## Write the reference pages that come from the code
 	@$(BIN)/python scripts/write_docs.py
 
 lock: setup ## Resolve the dependencies again: requirements.lock to run Postroad, requirements-dev.lock for the rest
-	@$(COMPILE) pyproject.toml --extra pipeline --group build -o requirements.lock
+	@$(COMPILE) pyproject.toml --extra pipeline --extra console --group build -o requirements.lock
 	@$(COMPILE) --group dev --constraints requirements.lock -o requirements-dev.lock
 
 bench-pipeline: setup ## Measure the data source, the ingest and the reports beside DuckDB and Polars
@@ -74,6 +111,12 @@ bench: setup ## Measure Postroad beside its peers (installs them); writes benchm
 	@$(BIN)/python -m benchmarks.compare
 	@$(BIN)/python -m benchmarks.live
 	@$(BIN)/python -m benchmarks.buckets
+	@$(BIN)/python -m benchmarks.push
+	@$(BIN)/python -m benchmarks.many_subscriptions
+	@$(BIN)/python -m benchmarks.dead_endpoints
+	@$(BIN)/python -m benchmarks.sns
+	@$(BIN)/python -m benchmarks.sqs
+	@$(BIN)/python -m benchmarks.aws_peers
 
 clean: ## Remove .venv and caches (never var/)
-	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build packages/*/build tests/conformance/node_modules
+	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build packages/*/build tests/conformance/node_modules console/node_modules src/postroad/console/static

@@ -77,7 +77,7 @@ def compact(service: str, operations: tuple[str, ...] = ()) -> dict[str, Any]:
         "operations": {
             name: [one.get("input", {}).get("shape"), one.get("output", {}).get("shape")] for name, one in chosen.items()
         },
-        "errors": {name: _error(name, shapes[name]) for name in sorted(errors)},
+        "errors": {name: _error(service, name, shapes[name]) for name in sorted(errors)},
         "shapes": dict(sorted(used.items())),
     }
 
@@ -92,7 +92,10 @@ def _add(name: str, shapes: dict[str, Any], used: dict[str, Any], *, is_query_on
     related: list[str] = []
     if kind == "structure":
         found["members"] = {
-            member: [one["shape"], one.get("locationName") or _member_name(one["shape"], member, shapes)]
+            member: [
+                one["shape"],
+                one.get("locationName") or (member if is_query_only else _member_name(one["shape"], member, shapes)),
+            ]
             for member, one in shape["members"].items()
         }
         if shape.get("required"):
@@ -100,12 +103,15 @@ def _add(name: str, shapes: dict[str, Any], used: dict[str, Any], *, is_query_on
         related = [one["shape"] for one in shape["members"].values()]
     elif kind == "list":
         member = shape["member"]["shape"]
-        default = "member" if is_query_only else member
-        found |= {"member": member, "name": shape["member"].get("locationName") or _LIST_MEMBERS.get(name, default)}
+        default = "member" if is_query_only else _LIST_MEMBERS.get(name, member)
+        found |= {"member": member, "name": shape["member"].get("locationName") or default}
         related = [member]
     elif kind == "map":
         key, value = shape["key"]["shape"], shape["value"]["shape"]
         found |= {"key": key, "value": value, "name": _MAP_KEYS.get(name, "Name")}
+        if is_query_only:
+            found["name"] = shape["key"].get("locationName", "key")
+            found["value_name"] = shape["value"].get("locationName", "value")
         related = [key, value]
     else:
         found |= {trait: shape[trait] for trait in _SCALAR_TRAITS if trait in shape}
@@ -126,12 +132,20 @@ def _member_name(shape: str, member: str, shapes: dict[str, Any]) -> str:
     return str(found["member"]["shape"]) if is_flattened else member
 
 
-def _error(name: str, shape: dict[str, Any]) -> list[Any]:
-    given = shape.get("error", {})
-    return list(_SQS_ERRORS.get(name, (given.get("code", name), given.get("httpStatusCode", 400))))
+def _error(service: str, name: str, shape: dict[str, Any]) -> list[Any]:
+    given, known = shape.get("error", {}), _SQS_ERRORS if service == "sqs" else {}
+    return list(known.get(name, (given.get("code", name), given.get("httpStatusCode", 400))))
 
+
+_SNS_OPERATIONS = (
+    *("AddPermission", "ConfirmSubscription", "CreateTopic", "DeleteTopic", "GetSubscriptionAttributes", "GetTopicAttributes"),
+    *("ListSubscriptions", "ListSubscriptionsByTopic", "ListTagsForResource", "ListTopics", "Publish", "PublishBatch"),
+    *("RemovePermission", "SetSubscriptionAttributes", "SetTopicAttributes", "Subscribe", "TagResource", "Unsubscribe"),
+    "UntagResource",
+)
 
 TABLES: dict[str, Callable[[], dict[str, Any]]] = {
+    "sns.json": lambda: compact("sns", _SNS_OPERATIONS),
     "sqs.json": lambda: compact("sqs"),
     "sts.json": lambda: compact("sts", ("AssumeRole", "GetCallerIdentity", "GetSessionToken")),
 }

@@ -32,7 +32,7 @@ def check(
     since a block file was damaged, are found at that start by comparison with records of the earlier state; the check lists those
     reports until they are deleted with --accept. /readyz and the metric postroad_store_damage show their number.
     """
-    settings = _settings(data_dir)
+    settings = load_server_settings(data_dir)
     os.umask(0o077)
     import asyncio
 
@@ -80,7 +80,8 @@ def _result(one: "StreamCheck") -> str:
     return f"{len(one.unreadable)} unreadable: {shown}"
 
 
-def _settings(data_dir: object) -> "Settings":
+def load_server_settings(data_dir: object) -> "Settings":
+    """The settings of the server, for commands that use its engine. Faults end the command."""
     from postroad.settings import SettingsInvalid, load_settings
 
     try:

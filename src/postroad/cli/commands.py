@@ -1,13 +1,14 @@
-"""`postroad commands send`, `sign` and `verify`."""
+"""`postroad commands send`, `sign`, `verify` and `show`."""
 
 import sys
 from typing import Annotated, Any
 
 import typer
 
-from postroad.cli.output import AsJson, connected, exit_on_error, show
+from postroad.cli.output import AsJson, Wide, connected, exit_on_error, show
+from postroad.cli.times import Since, ago
 
-commands = typer.Typer(help="Governed commands between services: send, sign and verify.", no_args_is_help=True)
+commands = typer.Typer(help="Governed commands between services: send, sign, verify and find.", no_args_is_help=True)
 
 Target = Annotated[str, typer.Argument(help="`<service>` of the own tenant, or `<tenant>/<service>`.")]
 Name = Annotated[str, typer.Argument(help="Name of the command.")]
@@ -93,6 +94,25 @@ def verify(
             if not hmac.compare_digest(expected, metadata.signature):
                 raise ValueError("the signature does not match")
         typer.echo("valid")
+
+
+@commands.command("show")
+def show_command(
+    command_id: Annotated[str, typer.Argument(metavar="ID", help="Id of the command.")],
+    since: Since = None,
+    as_json: AsJson = False,
+    wide: Wide = False,
+) -> None:
+    """Show each outcome of a command of the last 14 days, with its payload."""
+    from postroad.cli.rendering import show_item
+
+    with connected() as client:
+        found = list(client.commands.find(command_id=command_id, since=ago(since) if since else None, body_max=65_536))
+        for one in found:
+            show_item(one, as_json, wide=wide)
+    if not found:
+        typer.echo(f"no command {command_id} in the last 14 days; earlier ones are in the lake of the pipeline", err=True)
+        raise typer.Exit(1)
 
 
 def _payload(text: str) -> Any:

@@ -42,7 +42,8 @@ def demo(
     """Generate the traffic of three tenants, demo-shop, demo-bank and demo-chat, so that reports and lists have content.
 
     The traffic contains fast queues and bursts, failing consumers, dead letters, a redrive, a growing queue, a queue without
-    consumers, delayed messages, streams with live readers, and sessions. Needs a running Postroad and the platform's admin key:
+    consumers, delayed messages, streams with live readers, sessions, and commands between services of the tenants. Needs a
+    running Postroad and the platform's admin key:
 
       postroad profiles add admin --key-file var/credentials.toml --admin
 

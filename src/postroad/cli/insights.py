@@ -22,6 +22,7 @@ GrainOption = Annotated[
     Grain | None, typer.Option(help="One row for each minute, hour or day. Default: as fits the range.", show_default=False)
 ]
 Queue = Annotated[str | None, typer.Option(help="Only this queue.", show_default=False)]
+Service = Annotated[str | None, typer.Option(help="Only this service.", show_default=False)]
 Limit = Annotated[int, typer.Option(help="Maximum number of rows.", min=1)]
 
 _PAGE_SIZE_MAX = 1000
@@ -41,6 +42,8 @@ def _command(report: Report[Any]) -> Callable[..., None]:
         options |= {"since": (Since, None), "until": (Until, None), "grain": (GrainOption, None)}
     if report.visibility is Visibility.QUEUE:
         options["queue"] = (Queue, None)
+    if report.visibility is Visibility.SERVICE:
+        options["service"] = (Service, None)
     options |= {"limit": (Limit, 200), "as_json": (AsJson, False), "wide": (Wide, False)}
 
     def run(*, limit: int, as_json: bool, wide: bool, **query: Any) -> None:
@@ -92,6 +95,8 @@ def _provenance(page: Any, now: datetime) -> str:
     computed_at = datetime.fromisoformat(page.computed_at)
     age = duration(max(0.0, (now - computed_at).total_seconds() * 1000))
     notes = [f"computed {computed_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC, {age} ago, by batch {page.batch}"]
+    if page.as_of is not None:
+        notes.append(f"events up to {datetime.fromisoformat(page.as_of).astimezone(UTC):%H:%M:%S} are counted")
     if not page.items:
         notes.insert(0, "no matching rows")
     if page.next_cursor is not None:

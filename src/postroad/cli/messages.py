@@ -23,6 +23,7 @@ MessageId = Annotated[str | None, typer.Option(help="Message id.")]
 JobId = Annotated[str | None, typer.Option(help="Job id of the message.")]
 CorrelationId = Annotated[str | None, typer.Option(help="Correlation id.")]
 OfPriority = Annotated[Literal["high", "normal", "low"] | None, typer.Option(help="Only messages with this priority.")]
+OfGroup = Annotated[str | None, typer.Option(help="Only messages of this group.")]
 BodyMax = Annotated[int, typer.Option(help="Truncate payloads above this number of bytes.", min=0)]
 Limit = Annotated[int, typer.Option(help="Most messages to show.", min=1, max=1000)]
 Cursor = Annotated[str | None, typer.Option(help="Cursor printed by the previous page.")]
@@ -40,6 +41,10 @@ def publish(
     priority: Annotated[
         Literal["high", "normal", "low"], typer.Option(help="Pulls get messages with `high` first and with `low` last.")
     ] = "normal",
+    group_id: Annotated[str | None, typer.Option(help="Group of the message.")] = None,
+    dedupe_id: Annotated[
+        str | None, typer.Option(help="For ordered queues: store nothing if it was used in the last minutes.")
+    ] = None,
     idempotency_key: Annotated[str | None, typer.Option(help="Publishes with the same key are stored once.")] = None,
     correlation_id: Annotated[str | None, typer.Option(help="Correlation id, delivered with the message.")] = None,
     as_json: AsJson = False,
@@ -55,6 +60,8 @@ def publish(
             expires_at=expires_at,
             unique_key=unique_key,
             priority=priority,
+            group_id=group_id,
+            dedupe_id=dedupe_id,
             idempotency_key=idempotency_key,
             correlation_id=correlation_id,
         )
@@ -69,13 +76,24 @@ def pull(
     visibility_timeout_ms: Annotated[
         int | None, typer.Option(help="How long the messages are hidden from other consumers.")
     ] = None,
+    max_per_group: Annotated[int | None, typer.Option(help="Most messages of each group of an ordered queue.")] = None,
+    receive_id: Annotated[
+        str | None, typer.Option(help="For ordered queues: repeat it to get the same messages again, with new leases.")
+    ] = None,
     ack: Annotated[bool, typer.Option("--ack", help="Acknowledge the messages after printing them.")] = False,
     as_json: AsJson = False,
     wide: Wide = False,
 ) -> None:
     """Lease messages and print them. Without --ack they are delivered again after the visibility timeout."""
     with connected() as client:
-        pulled = client.queues.pull(queue, max_messages=count, wait_ms=wait_ms, visibility_timeout_ms=visibility_timeout_ms)
+        pulled = client.queues.pull(
+            queue,
+            max_messages=count,
+            wait_ms=wait_ms,
+            visibility_timeout_ms=visibility_timeout_ms,
+            max_per_group=max_per_group,
+            receive_id=receive_id,
+        )
         show(
             pulled.messages,
             as_json,
@@ -157,6 +175,7 @@ def peek(
     job_id: JobId = None,
     correlation_id: CorrelationId = None,
     priority: OfPriority = None,
+    group_id: OfGroup = None,
     since: Since = None,
     until: Until = None,
     body_max: BodyMax = 512,
@@ -180,6 +199,7 @@ def peek(
             job_id=job_id,
             correlation_id=correlation_id,
             priority=priority,
+            group_id=group_id,
             since=ago(since) if since else None,
             until=ago(until) if until else None,
             body_max=body_max,

@@ -7,12 +7,12 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from postroad.cli.output import AsJson, connected, show_one
+from postroad.cli.output import AsJson, connected, show, show_one
 from postroad.cli.server import DataDir
 from postroad.pipeline.job_names import job_names
 
@@ -117,6 +117,65 @@ def migrate_lake(master: Master = None, lake: LakeRoot = None, data_dir: DataDir
             typer.echo("The lake has Delta tables already.")
 
 
+@pipeline.command("fairness")
+def evaluate_fairness(
+    day: Annotated[str, typer.Option(help="Day (UTC): `2027-01-31`, `today` or `yesterday`.")] = "today",
+    dominant: Annotated[float | None, typer.Option(help="Share on one route that is flagged.", min=0, max=1)] = None,
+    across: Annotated[float | None, typer.Option(help="Share on each of several routes that is flagged.", min=0, max=1)] = None,
+    dispatches: Annotated[int | None, typer.Option(help="Commands per minute below which no source is flagged.", min=1)] = None,
+    lake: LakeRoot = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the sources that the fairness auditor would have banned on a day, by the thresholds of the settings or others.
+
+    Thresholds that routes have set are not considered. Needs the lake, and neither Spark nor a server.
+    """
+    settings = _settings(data_dir, None, lake, None)
+    _require_spark()
+    from postroad.commands.settings import CommandsSettings
+    from postroad.pipeline.delta_table import LakeBroken
+    from postroad.pipeline.fairness_evaluation import evaluate, rollups_of_day
+    from postroad.pipeline.fairness_rules import Thresholds
+    from postroad.pipeline.storage import storage_at
+
+    chosen = settings.section(CommandsSettings)
+    thresholds = Thresholds(
+        chosen.auditor_dominant_share if dominant is None else dominant,
+        chosen.auditor_across_share if across is None else across,
+        chosen.auditor_dispatches_min if dispatches is None else dispatches,
+    )
+    try:
+        rollups = rollups_of_day(storage_at(settings.lake_root, settings.lake_endpoint), day_of(day))
+    except LakeBroken as problem:
+        typer.echo(f"postroad: {problem}", err=True)
+        raise typer.Exit(1) from None
+    found = evaluate(rollups, thresholds, chosen.auditor_ban_seconds)
+    show(
+        found,
+        as_json,
+        ("source", "bans", "minutes", "first", "largest share", "on"),
+        lambda one: [
+            one.source,
+            one.bans,
+            one.minutes,
+            f"{one.first:%H:%M}",
+            f"{one.largest.share:.0%} of {one.largest.dispatched}",
+            f"{one.largest.route.target} {one.largest.route.command}",
+        ],
+    )
+
+
+def day_of(text: str) -> str:
+    """Raises BadParameter."""
+    today = datetime.now(UTC).date()
+    named = {"today": today, "yesterday": today - timedelta(days=1)}
+    try:
+        return (named.get(text) or date.fromisoformat(text)).isoformat()
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a day such as `2027-01-31`, `today` or `yesterday`") from None
+
+
 @pipeline.command("status")
 def show_status(as_json: AsJson = False) -> None:
     """Show the progress and the lag of the pipeline. Needs a platform key."""
@@ -157,8 +216,13 @@ def _settings(data_dir: object, master: str | None, lake: str | None, seconds: f
 
 def _config(settings: "Settings", jobs: str | None, *, quiet: bool, messages_max: int = 20_000) -> "PipelineConfig":
     _require_spark()
+    from postroad.commands.settings import CommandsSettings
     from postroad.pipeline.driver import BatchProgress, PipelineConfig
+    from postroad.pipeline.fairness_auditor import AuditorConfig
+    from postroad.pipeline.fairness_rules import Thresholds
+    from postroad.pipeline.reports import ReportSettings
 
+    commands = settings.section(CommandsSettings)
     known = job_names()
     chosen = tuple(name.strip().replace("-", "_") for name in jobs.split(",")) if jobs else known
     unknown = [name for name in chosen if name not in known]
@@ -174,9 +238,17 @@ def _config(settings: "Settings", jobs: str | None, *, quiet: bool, messages_max
         period_seconds=settings.pipeline_seconds,
         bronze_days=settings.lake_bronze_days,
         days=settings.lake_days,
+        archive_days=settings.lake_archive_days,
+        report_settings=ReportSettings(commands.commands_window_seconds),
+        auditor=AuditorConfig(
+            commands.auditor != "off",
+            Thresholds(commands.auditor_dominant_share, commands.auditor_across_share, commands.auditor_dispatches_min),
+            commands.auditor_ban_seconds,
+        ),
         messages_max=messages_max,
         on_progress=print_progress,
         on_migrated=lambda line: typer.echo(f"migrated {line}"),
+        on_ahead=lambda ahead: typer.echo(f"postroad: {ahead}", err=True),
     )
 
 
@@ -200,7 +272,9 @@ def _opened(settings: "Settings", config: "PipelineConfig") -> Iterator["Pipelin
     try:
         engine = open_engine(settings)
         engine.streams(("JOBS",))  # fails before Spark takes its time to start
-        spark = make_session(settings.pipeline_master, memory=settings.pipeline_memory)
+        spark = make_session(
+            settings.pipeline_master, memory=settings.pipeline_memory, python_memory=settings.pipeline_python_memory
+        )
         try:
             yield Pipeline(Lake(settings.lake_root, spark, settings.lake_endpoint), engine, config)
         finally:

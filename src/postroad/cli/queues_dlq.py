@@ -13,6 +13,7 @@ from postroad.cli.messages import (
     JobId,
     Limit,
     MessageId,
+    OfGroup,
     OfPriority,
     Search,
     payload_of,
@@ -31,8 +32,9 @@ if TYPE_CHECKING:
 queues_dlq = typer.Typer(help="Dead letters: messages that were rejected or failed too often.", no_args_is_help=True)
 queues.add_typer(queues_dlq, name="dlq")
 
-Reason = Annotated[str | None, typer.Option(help="Exact reason, as `groups` shows it.")]
+Reason = Annotated[str | None, typer.Option(help="Exact reason, as `groups --by reason` shows it.")]
 Error = Annotated[str | None, typer.Option(help="Text that the last error contains.")]
+ErrorGroup = Annotated[str | None, typer.Option(help="Exactly this group, as `groups` shows it.")]
 
 
 @queues_dlq.command("list")
@@ -45,11 +47,14 @@ def list_dead_letters(
     job_id: JobId = None,
     correlation_id: CorrelationId = None,
     priority: OfPriority = None,
+    group_id: OfGroup = None,
     reason: Reason = None,
     error: Error = None,
+    error_group: ErrorGroup = None,
     since: Since = None,
     until: Until = None,
     body_max: BodyMax = 512,
+    newest: Annotated[bool, typer.Option("--newest", help="Newest first.")] = False,
     limit: Limit = 20,
     cursor: Cursor = None,
     as_json: AsJson = False,
@@ -66,11 +71,14 @@ def list_dead_letters(
             job_id=job_id,
             correlation_id=correlation_id,
             priority=priority,
+            group_id=group_id,
             reason=reason,
             error=error,
+            error_group=error_group,
             since=ago(since) if since else None,
             until=ago(until) if until else None,
             body_max=body_max,
+            order="newest" if newest else "oldest",
             page_size=limit,
             cursor=cursor,
         )
@@ -100,13 +108,16 @@ def list_groups(
     field: Field = None,
     correlation_id: CorrelationId = None,
     priority: OfPriority = None,
+    group_id: OfGroup = None,
     error: Error = None,
+    error_group: ErrorGroup = None,
     since: Since = None,
     until: Until = None,
+    by: Annotated[str, typer.Option(help="`error`, `reason`, `header:NAME` or `field:PATH`.")] = "error",
     as_json: AsJson = False,
     wide: Wide = False,
 ) -> None:
-    """Count dead letters by reason, largest group first."""
+    """Count dead letters by cause, largest group first: the last error, with digits and ids as `#`."""
     with connected() as client:
         found = client.queues.dead_letters.groups(
             queue,
@@ -115,9 +126,12 @@ def list_groups(
             field=field,
             correlation_id=correlation_id,
             priority=priority,
+            group_id=group_id,
             error=error,
+            error_group=error_group,
             since=ago(since) if since else None,
             until=ago(until) if until else None,
+            group_by=by,
         )
         if as_json:
             print_json(found)
@@ -125,8 +139,8 @@ def list_groups(
         show(
             found.groups,
             False,
-            ("count", "first", "last", "reason"),
-            lambda one: [one.count, one.first_at, one.last_at, one.reason],
+            ("count", "first", "last", by),
+            lambda one: [one.count, one.first_at, one.last_at, one.group or one.reason],
             wide=wide,
         )
         typer.echo(f"{found.total:,} in total, {found.matched:,} in these groups", err=True)
@@ -142,8 +156,10 @@ def purge_dead_letters(
     job_id: JobId = None,
     correlation_id: CorrelationId = None,
     priority: OfPriority = None,
+    group_id: OfGroup = None,
     reason: Reason = None,
     error: Error = None,
+    error_group: ErrorGroup = None,
     since: Since = None,
     until: Until = None,
     dry_run: DryRun = False,
@@ -163,8 +179,10 @@ def purge_dead_letters(
                 job_id=job_id,
                 correlation_id=correlation_id,
                 priority=priority,
+                group_id=group_id,
                 reason=reason,
                 error=error,
+                error_group=error_group,
                 since=ago(since) if since else None,
                 until=ago(until) if until else None,
                 dry_run=dry_run,
@@ -187,8 +205,10 @@ def redrive_dead_letters(
     job_id: JobId = None,
     correlation_id: CorrelationId = None,
     priority: OfPriority = None,
+    group_id: OfGroup = None,
     reason: Reason = None,
     error: Error = None,
+    error_group: ErrorGroup = None,
     since: Since = None,
     until: Until = None,
     to: Annotated[str | None, typer.Option(help="Target queue; the original queue if left out.")] = None,
@@ -212,8 +232,10 @@ def redrive_dead_letters(
             job_id=job_id,
             correlation_id=correlation_id,
             priority=priority,
+            group_id=group_id,
             reason=reason,
             error=error,
+            error_group=error_group,
             since=ago(since) if since else None,
             until=ago(until) if until else None,
             to=to,

@@ -11,18 +11,20 @@ sensitivity = "moderate"
 grants = ["billing", { source = "partner/*", expires_at = 2027-01-01T00:00:00Z }]
 """
 
-import importlib
 import json
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import yaml  # type: ignore[import-untyped]
 
 from postroad.api.commands import CommandRoute, Grant, GrantDefinition, RouteDefinition, Service, ServiceDefinition
+
+_READERS: Mapping[str, Callable[[str], Any]] = {".json": json.loads, ".yaml": yaml.safe_load, ".yml": yaml.safe_load}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,26 +57,12 @@ class Change:
 
 def read_file(path: Path, tenant: str) -> Registry:
     """Raises ValueError with what is wrong in the file."""
-    text = path.read_text(encoding="utf-8")
-    if path.suffix in (".yaml", ".yml"):
-        found = _read_yaml(text)
-    else:
-        try:
-            found = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-        except ValueError as fault:
-            raise ValueError(f"{path}: {fault}") from fault
+    read: Callable[[str], Any] = _READERS.get(path.suffix, tomllib.loads)
+    try:
+        found = read(path.read_text(encoding="utf-8"))
+    except (ValueError, yaml.YAMLError) as fault:
+        raise ValueError(f"{path}: {fault}") from fault
     return _registry(found, tenant)
-
-
-def _read_yaml(text: str) -> Any:
-    try:
-        yaml = importlib.import_module("yaml")  # optional
-    except ImportError as fault:
-        raise ValueError("reading YAML needs the package PyYAML; write the file in TOML or JSON instead") from fault
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as fault:
-        raise ValueError(str(fault)) from fault
 
 
 def _registry(found: Any, tenant: str) -> Registry:

@@ -27,9 +27,18 @@ def show_item(item: Any, as_json: bool, *, wide: bool = False) -> None:
     found = _flat(item)
     lists = {name: value for name, value in found.items() if isinstance(value, list)}
     show_one(item, as_json, wide=wide, **{name: value for name, value in found.items() if name not in lists})
+    usage = getattr(item, "usage", None)
+    if usage is not None and not as_json:
+        typer.echo(f"\n{usage_bar(usage.used, usage.allowed)}")
     for name, items in () if as_json else lists.items():
         typer.echo(f"\n{_title(name)}")
         show_list(items, False, (), wide=wide)
+
+
+def usage_bar(used: int, allowed: int, width: int = 40) -> str:
+    """The use of a limit as a bar: `[#####-----] 50 of 100 (50 %)`."""
+    filled = min(width, round(width * used / max(1, allowed)))
+    return f"[{'#' * filled}{'-' * (width - filled)}] {used} of {allowed} ({used / max(1, allowed):.0%})"
 
 
 def show_done(item: Any, as_json: bool, text: str) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         KeyProperties,
         Tenant,
         TenantState,
+        TopicGrant,
         WhoAmI,
     )
     from postroad.api.buckets import (
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
         BucketValue,
         WrittenValue,
     )
+    from postroad.api.command_search import FoundCommand
     from postroad.api.commands import (
         CommandAccepted,
         CommandBatchResult,
@@ -46,24 +48,31 @@ if TYPE_CHECKING:
     from postroad.api.health import Readiness
     from postroad.api.insights import PipelineStatus
     from postroad.api.jobs import Job, JobsProgress, JobStatus
+    from postroad.api.placement import Placement, Region, RegionOverview
     from postroad.api.problems import Problem
+    from postroad.api.purging import Purged
     from postroad.api.queues import (
         BatchItem,
         BatchResult,
         Message,
         PeekedMessage,
         Published,
-        Purged,
         Queue,
         QueueSettings,
         QueueStats,
     )
     from postroad.api.receipts import Acked, Extended
+    from postroad.api.replays import CommandSelection, RefusedCommand, Replay, ReplayCounts, ReplayState
     from postroad.api.reports.backlog import BacklogRow
+    from postroad.api.reports.commands import CommandsRow
     from postroad.api.reports.dead_letters import DeadLettersRow
+    from postroad.api.reports.fairness import FairnessRow
     from postroad.api.reports.health import HealthRow
     from postroad.api.reports.latency import LatencyRow
+    from postroad.api.reports.limits import LimitsRow
     from postroad.api.reports.sessions import SessionsRow
+    from postroad.api.reports.skew import SkewRow
+    from postroad.api.reports.telemetry import TelemetryRow
     from postroad.api.reports.usage import UsageRow
     from postroad.api.sessions import FannedOut, Fanout, Session, SessionSubscription, Subscribed, Touched, Unsubscribed
     from postroad.api.stream_subscriptions import Claim, PendingStream, StreamLink, StreamSubscription, WakeAcked
@@ -110,6 +119,8 @@ __all__ = [
     "CommandBatchResult",
     "CommandResult",
     "CommandRoute",
+    "CommandSelection",
+    "CommandsRow",
     "CreatedStream",
     "DeadGroup",
     "DeadLettersRow",
@@ -117,8 +128,10 @@ __all__ = [
     "EffectiveSettings",
     "EmitToken",
     "Extended",
+    "FairnessRow",
     "FannedOut",
     "Fanout",
+    "FoundCommand",
     "Grant",
     "HealthRow",
     "Invite",
@@ -133,11 +146,13 @@ __all__ = [
     "Key",
     "KeyProperties",
     "LatencyRow",
+    "LimitsRow",
     "Message",
     "NewCommand",
     "PeekedMessage",
     "PendingStream",
     "PipelineStatus",
+    "Placement",
     "Postroad",
     "Problem",
     "Producer",
@@ -150,7 +165,13 @@ __all__ = [
     "QueueStats",
     "Readiness",
     "Redriven",
+    "RefusedCommand",
+    "Region",
+    "RegionOverview",
     "RegistryChange",
+    "Replay",
+    "ReplayCounts",
+    "ReplayState",
     "RouteCheck",
     "RouteTestResult",
     "Service",
@@ -158,6 +179,7 @@ __all__ = [
     "Session",
     "SessionSubscription",
     "SessionsRow",
+    "SkewRow",
     "StreamInfo",
     "StreamLink",
     "StreamMessage",
@@ -165,6 +187,7 @@ __all__ = [
     "Subscribed",
     "Task",
     "TaskState",
+    "TelemetryRow",
     "Tenant",
     "TenantConfig",
     "TenantSettings",
@@ -173,6 +196,7 @@ __all__ = [
     "TopicBatchItem",
     "TopicBatchResult",
     "TopicGap",
+    "TopicGrant",
     "TopicMessage",
     "TopicMessagePage",
     "TopicReady",
@@ -196,7 +220,10 @@ _MODULES = (
     "postroad.api.health",
     "postroad.api.insights",
     "postroad.api.jobs",
+    "postroad.api.placement",
     "postroad.api.problems",
+    "postroad.api.purging",
+    "postroad.api.queue_stats",
     "postroad.api.queues",
     "postroad.api.receipts",
     "postroad.api.reports.backlog",
@@ -204,6 +231,11 @@ _MODULES = (
     "postroad.api.reports.health",
     "postroad.api.reports.latency",
     "postroad.api.reports.sessions",
+    "postroad.api.reports.commands",
+    "postroad.api.reports.fairness",
+    "postroad.api.reports.limits",
+    "postroad.api.reports.skew",
+    "postroad.api.reports.telemetry",
     "postroad.api.reports.usage",
     "postroad.api.sessions",
     "postroad.api.stream_subscriptions",
@@ -212,6 +244,8 @@ _MODULES = (
     "postroad.api.topics",
     "postroad.api.buckets",
     "postroad.api.commands",
+    "postroad.api.command_search",
+    "postroad.api.replays",
     "postroad.client.command_signer",
 )
 

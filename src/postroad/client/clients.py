@@ -12,7 +12,6 @@ from postroad.client.transport import AsyncTransport, ClientSettings, SyncTransp
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from postroad.client.commands import AsyncCommands, Commands
     from postroad.client.health import AsyncHealth, Health
     from postroad.client.settings import AsyncSettings, Settings
 
@@ -102,12 +101,6 @@ class Postroad(GeneratedNamespaces):
         super().__init__(SyncTransport(settings))
 
     @cached_property
-    def commands(self) -> "Commands":
-        from postroad.client.commands import Commands
-
-        return Commands(self._transport)
-
-    @cached_property
     def settings(self) -> "Settings":
         from postroad.client.settings import Settings
 
@@ -155,12 +148,6 @@ class AsyncPostroad(AsyncGeneratedNamespaces):
         ca_file: str | os.PathLike[str] | None = None,
     ) -> None:
         super().__init__(AsyncTransport(client_settings(url, key, tenant, deadline, anonymous=anonymous, ca_file=ca_file)))
-
-    @cached_property
-    def commands(self) -> "AsyncCommands":
-        from postroad.client.commands import AsyncCommands
-
-        return AsyncCommands(self._transport)
 
     @cached_property
     def settings(self) -> "AsyncSettings":

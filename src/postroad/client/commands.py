@@ -9,12 +9,13 @@ from postroad.api.commands import CommandAccepted, CommandBatchResult
 from postroad.client.calls import AsyncNamespace, Call, Content, SyncNamespace, operation
 from postroad.client.command_signer import CommandSender, NewCommand
 from postroad.client.encoding import given
+from postroad.client.generated.commands import CommandsCalls
 
 if TYPE_CHECKING:
     from postroad.client.transport import AsyncTransport, SyncTransport
 
 
-class CommandCalls:
+class CommandCalls(CommandsCalls):
     @operation
     def send_envelope(self, envelope: bytes | str, *, service: str | None = None) -> Call[CommandAccepted]:
         """Send an envelope that is signed already, with the key of the client. `service` is the sender.

@@ -1,6 +1,6 @@
 """`client.queues.dead_letters`: messages that were rejected or failed too often."""
 
-from typing import Any
+from typing import Any, Literal
 
 from postroad.api.dead_letters import DeadGroups, DeadMessage, DeadPage, Redriven
 from postroad.api.queues import Priority, Purged
@@ -11,7 +11,8 @@ from postroad.client.generated.queues_dead_letters import QueuesDeadLettersCalls
 
 class DeadLetterCalls(QueuesDeadLettersCalls):
     """All filters of a call must hold: `search` is text in the payload, `header` is `name` or `name=value`, `field` is
-    `path.to.field=value` in the payload, `reason` is the whole reason, `error` is text in the last error. `since` and `until`
+    `path.to.field=value` in the payload, `reason` is the whole reason, `error` is text in the last error,
+    `error_group` a group of `groups`, `redrive` the task after which the message died again. `since` and `until`
     limit the time at which the message was dead-lettered."""
 
     @operation
@@ -26,19 +27,36 @@ class DeadLetterCalls(QueuesDeadLettersCalls):
         job_id: str | None = None,
         correlation_id: str | None = None,
         priority: Priority | None = None,
+        group_id: str | None = None,
         reason: str | None = None,
         error: str | None = None,
+        error_group: str | None = None,
+        redrive: str | None = None,
         since: Moment | None = None,
         until: Moment | None = None,
         body_max: int | None = None,
+        order: Literal["oldest", "newest"] = "oldest",
         page_size: int = 50,
         cursor: str | None = None,
     ) -> Call[DeadPage]:
         """Like `list`, but return one page, with the total, the number of dead letters searched and the next cursor."""
         query: dict[str, Any] = _filter(
-            search, header, field, message_id, job_id, correlation_id, priority, reason, error, since, until
+            search,
+            header,
+            field,
+            message_id,
+            job_id,
+            correlation_id,
+            priority,
+            group_id,
+            reason,
+            error,
+            error_group,
+            redrive,
+            since,
+            until,
         )
-        query |= {"bodyMax": body_max, "limit": page_size, "cursor": cursor}
+        query |= {"bodyMax": body_max, "order": order, "limit": page_size, "cursor": cursor}
         return Call(method="GET", path=_path(queue), query=query, response=DeadPage)
 
     @pages
@@ -53,14 +71,20 @@ class DeadLetterCalls(QueuesDeadLettersCalls):
         job_id: str | None = None,
         correlation_id: str | None = None,
         priority: Priority | None = None,
+        group_id: str | None = None,
         reason: str | None = None,
         error: str | None = None,
+        error_group: str | None = None,
+        redrive: str | None = None,
         since: Moment | None = None,
         until: Moment | None = None,
         body_max: int | None = None,
+        order: Literal["oldest", "newest"] = "oldest",
         page_size: int = 50,
     ) -> Pages[DeadMessage]:
-        """List the dead letters that match, oldest first, stored between `since` and `until`. Payloads over `body_max` are cut.
+        """List the dead letters that match, oldest or newest first, stored between `since` and `until`.
+
+        Payloads over `body_max` are cut.
 
         If few match, several requests may precede the first result; `list_page` shows the progress.
         """
@@ -74,11 +98,15 @@ class DeadLetterCalls(QueuesDeadLettersCalls):
             job_id=job_id,
             correlation_id=correlation_id,
             priority=priority,
+            group_id=group_id,
             reason=reason,
             error=error,
+            error_group=error_group,
+            redrive=redrive,
             since=since,
             until=until,
             body_max=body_max,
+            order=order,
             page_size=page_size,
         )
         return Pages(call=call)
@@ -95,15 +123,35 @@ class DeadLetterCalls(QueuesDeadLettersCalls):
         job_id: str | None = None,
         correlation_id: str | None = None,
         priority: Priority | None = None,
+        group_id: str | None = None,
         reason: str | None = None,
         error: str | None = None,
+        error_group: str | None = None,
+        redrive: str | None = None,
         since: Moment | None = None,
         until: Moment | None = None,
+        group_by: str = "error",
+        cursor: str | None = None,
     ) -> Call[DeadGroups]:
-        """Count the dead letters by reason, largest group first."""
-        query = _filter(search, header, field, message_id, job_id, correlation_id, priority, reason, error, since, until) | {
-            "groupBy": "reason"
-        }
+        """Count the dead letters by `error` (the last one, with digits and ids as `#`), `reason`, `header:<name>` or
+        `field:<path>`, largest group first."""
+        query: dict[str, Any] = _filter(
+            search,
+            header,
+            field,
+            message_id,
+            job_id,
+            correlation_id,
+            priority,
+            group_id,
+            reason,
+            error,
+            error_group,
+            redrive,
+            since,
+            until,
+        )
+        query |= {"groupBy": group_by, "cursor": cursor}
         return Call(method="GET", path=_path(queue), query=query, response=DeadGroups)
 
     @operation
@@ -118,8 +166,11 @@ class DeadLetterCalls(QueuesDeadLettersCalls):
         job_id: str | None = None,
         correlation_id: str | None = None,
         priority: Priority | None = None,
+        group_id: str | None = None,
         reason: str | None = None,
         error: str | None = None,
+        error_group: str | None = None,
+        redrive: str | None = None,
         since: Moment | None = None,
         until: Moment | None = None,
         to: str | None = None,
@@ -134,7 +185,22 @@ class DeadLetterCalls(QueuesDeadLettersCalls):
         `tasks.list()` shows whether the task was started.
         """
         body: dict[str, Any] = {
-            "filter": _filter(search, header, field, message_id, job_id, correlation_id, priority, reason, error, since, until)
+            "filter": _filter(
+                search,
+                header,
+                field,
+                message_id,
+                job_id,
+                correlation_id,
+                priority,
+                group_id,
+                reason,
+                error,
+                error_group,
+                redrive,
+                since,
+                until,
+            )
         }
         body |= {"ratePerSecond": rate_per_second, "dryRun": dry_run} | given(to=to, limit=limit)
         return Call(method="POST", path=_path(queue, "/redrive"), body=body, response=Redriven, is_repeatable=dry_run)
@@ -151,14 +217,32 @@ class DeadLetterCalls(QueuesDeadLettersCalls):
         job_id: str | None = None,
         correlation_id: str | None = None,
         priority: Priority | None = None,
+        group_id: str | None = None,
         reason: str | None = None,
         error: str | None = None,
+        error_group: str | None = None,
+        redrive: str | None = None,
         since: Moment | None = None,
         until: Moment | None = None,
         dry_run: bool = False,
     ) -> Call[Purged]:
         """Delete the dead letters that match; without a filter, all. With `dry_run`, only count them."""
-        wanted = _filter(search, header, field, message_id, job_id, correlation_id, priority, reason, error, since, until)
+        wanted = _filter(
+            search,
+            header,
+            field,
+            message_id,
+            job_id,
+            correlation_id,
+            priority,
+            group_id,
+            reason,
+            error,
+            error_group,
+            redrive,
+            since,
+            until,
+        )
         body = {"filter": wanted, "dryRun": dry_run}
         return Call(method="POST", path=_path(queue, "/purge"), body=body, response=Purged)
 
@@ -175,8 +259,11 @@ def _filter(
     job_id: str | None,
     correlation_id: str | None,
     priority: Priority | None,
+    group_id: str | None,
     reason: str | None,
     error: str | None,
+    error_group: str | None,
+    redrive: str | None,
     since: Moment | None,
     until: Moment | None,
 ) -> dict[str, Any]:
@@ -188,8 +275,11 @@ def _filter(
         jobId=job_id,
         correlationId=correlation_id,
         priority=priority,
+        groupId=group_id,
         reason=reason,
         error=error,
+        errorGroup=error_group,
+        redrive=redrive,
     )
     return found | {name: time for name, time in (("from", moment(since)), ("to", moment(until))) if time is not None}
 

@@ -7,6 +7,7 @@ from urllib.parse import unquote
 import httpx
 import msgspec
 
+from postroad.api.problems import HINTS
 from postroad.client.calls import Call
 from postroad.kernel.errors import (
     ERRORS,
@@ -41,6 +42,7 @@ def problem_of(call: Call[Any], response: httpx.Response) -> PostroadError | Non
             body["code"], response.status_code, body.get("title", ""), body.get("retryable")
         )
         detail, extra = body.get("detail", ""), {"errors": body.get("errors"), "reason": body.get("reason")}
+        extra |= {name: body[name] for name in HINTS if name in body}
     except (msgspec.DecodeError, KeyError, TypeError):  # a response to HEAD, which has no body, or of a proxy
         code = (_STATUS_CODES | dict(call.codes)).get(response.status_code, "") if call.method == "HEAD" else ""
         kind = ERRORS.get(code, Unreachable if response.status_code >= 500 else PostroadError)
@@ -48,7 +50,9 @@ def problem_of(call: Call[Any], response: httpx.Response) -> PostroadError | Non
     details = {name: response.headers[header] for header, name in _ERROR_HEADERS.items() if header in response.headers}
     extra |= {name: int(value) if value.isdecimal() else value for name, value in details.items()}
     after = response.headers.get("retry-after", "")
-    problem = kind(detail, retry_after=float(after) if after.isdecimal() else None, extra=extra)
+    exact_ms = extra.get("retry_after_ms")  # the header has whole seconds
+    wait = exact_ms / 1000 if isinstance(exact_ms, int) else float(after) if after.isdecimal() else None
+    problem = kind(detail, retry_after=wait, extra=extra)
     problem.request_id = response.headers.get("x-request-id", "")
     return problem
 

@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from postroad.api.queues import BatchResult, Message, PeekPage, Priority, Published, Pulled
 from postroad.api.receipts import Acked, Extended, ExtendedItem, ExtendedMany, NackAction, ProgressReported
@@ -35,6 +35,8 @@ class QueueCalls(QueuesCalls):
         expires_at: Moment | None = None,
         unique_key: str | None = None,
         priority: Priority = "normal",
+        group_id: str | None = None,
+        dedupe_id: str | None = None,
         correlation_id: str | None = None,
         idempotency_key: str | None = None,
         is_repeatable: bool = True,
@@ -44,7 +46,8 @@ class QueueCalls(QueuesCalls):
         It is delivered after `delay_ms` (the queue's if left out), or at the time `run_at`, but not at `expires_at` or later.
         `header_types` are those of headers that are not strings for SQS clients. While the queue has a message with the same
         `unique_key`, nothing is stored: the result has the ids of that message, and `duplicate` is true.
-        Pulls get messages with the `priority` `high` first and with `low` last.
+        Pulls get messages with the `priority` `high` first and with `low` last. An ordered queue delivers the messages of a
+        group in order; a repeated `dedupe_id` stores nothing there, and returns the first message.
         Without an idempotency key one is generated, so that a retry after a lost response does not publish a second message.
         With `is_repeatable=False` no key is generated, and the call is not retried.
         """
@@ -52,7 +55,7 @@ class QueueCalls(QueuesCalls):
         body = {"payload": payload, "headers": dict(headers or {})}
         body |= given(delayMs=delay_ms, headerTypes=None if header_types is None else dict(header_types))
         body |= given(runAt=moment(run_at), expiresAt=moment(expires_at), uniqueKey=unique_key)
-        body |= given(correlationId=correlation_id, idempotencyKey=key)
+        body |= given(correlationId=correlation_id, idempotencyKey=key, groupId=group_id, dedupeId=dedupe_id)
         if priority != "normal":  # servers of earlier versions do not know it
             body["priority"] = priority
         return Call(method="POST", path=_path(queue, "/messages"), body=body, response=Published, is_repeatable=key is not None)
@@ -82,10 +85,21 @@ class QueueCalls(QueuesCalls):
 
     @operation
     def pull(
-        self, queue: str, *, max_messages: int = 1, visibility_timeout_ms: int | None = None, wait_ms: int = 0
+        self,
+        queue: str,
+        *,
+        max_messages: int = 1,
+        visibility_timeout_ms: int | None = None,
+        wait_ms: int = 0,
+        max_per_group: int | None = None,
+        receive_id: str | None = None,
     ) -> Call[Pulled]:
-        """Lease up to `max_messages`; wait up to `wait_ms` for the first. Messages of a lost response are delivered again."""
+        """Lease up to `max_messages`; wait up to `wait_ms` for the first. Messages of a lost response are delivered again.
+
+        Of an ordered queue, at most `max_per_group` of each group; a pull that repeats a `receive_id` gets the same messages.
+        """
         body = {"maxMessages": max_messages, "waitMs": wait_ms} | given(visibilityTimeoutMs=visibility_timeout_ms)
+        body |= given(maxPerGroup=max_per_group, receiveId=receive_id)
         return Call(method="POST", path=_path(queue, "/pull"), body=body, response=Pulled, wait_seconds=wait_ms / 1000)
 
     @operation
@@ -171,9 +185,11 @@ class QueueCalls(QueuesCalls):
         job_id: str | None = None,
         correlation_id: str | None = None,
         priority: Priority | None = None,
+        group_id: str | None = None,
         since: Moment | None = None,
         until: Moment | None = None,
         body_max: int | None = None,
+        order: Literal["oldest", "newest"] = "oldest",
         page_size: int = 50,
         cursor: str | None = None,
     ) -> Call[PeekPage]:
@@ -187,9 +203,11 @@ class QueueCalls(QueuesCalls):
             "jobId": job_id,
             "correlationId": correlation_id,
             "priority": priority,
+            "groupId": group_id,
             "from": moment(since),
             "to": moment(until),
             "bodyMax": body_max,
+            "order": order,
             "limit": page_size,
             "cursor": cursor,
         }

@@ -1,5 +1,7 @@
 """`client.settings`: settings that can change at run time, of a tenant (scope `admin`) or the defaults of all tenants."""
 
+from collections.abc import Sequence
+
 from postroad.api.governance import EffectiveSettings
 from postroad.client.calls import AsyncNamespace, Call, SyncNamespace, operation
 from postroad.client.encoding import camel, given
@@ -31,6 +33,9 @@ class SettingsCalls:
         max_services: int | None = None,
         max_routes: int | None = None,
         commands_by_key: bool | None = None,
+        telemetry_events: Sequence[str] | None = None,
+        contact: str | None = None,
+        snavio_dispatch_mode: str | None = None,
         max_keys: int | None = None,
         max_storage_bytes: int | None = None,
         max_requests_per_second: int | None = None,
@@ -53,6 +58,9 @@ class SettingsCalls:
             maxServices=max_services,
             maxRoutes=max_routes,
             commandsByKey=commands_by_key,
+            telemetryEvents=None if telemetry_events is None else list(telemetry_events),
+            contact=contact,
+            snavioDispatchMode=snavio_dispatch_mode,
             maxKeys=max_keys,
             maxStorageBytes=max_storage_bytes,
             maxRequestsPerSecond=max_requests_per_second,

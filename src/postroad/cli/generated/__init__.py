@@ -2,13 +2,19 @@
 
 MODULES = frozenset(
     [
+        "alerts",
+        "bans",
         "buckets",
+        "commands",
         "grants",
         "invites",
         "jobs",
         "keys",
+        "loadtests",
         "queues",
         "queues_dlq",
+        "quotas",
+        "replay",
         "routes",
         "schedules",
         "secrets",
@@ -17,6 +23,7 @@ MODULES = frozenset(
         "streams",
         "subscriptions",
         "tasks",
+        "telemetry",
         "tenants",
         "tokens",
         "topics",
@@ -29,4 +36,8 @@ GROUPS: dict[str, str] = {
     "services": "Services that send and receive commands.",
     "routes": "Routes of commands to queues, and the change log of the registry.",
     "grants": "Which service may send which command.",
+    "bans": "Senders that are restricted for a while.",
+    "quotas": "Limits of single senders on routes.",
+    "alerts": "Alerts, their rules, and the channels that they are sent to.",
+    "loadtests": "Traffic that the server makes by itself, and its latencies.",
 }

@@ -49,7 +49,7 @@ def create_buckets(
         ),
     ] = None,
     geo: Annotated[
-        str | None, typer.Option("--geo", help="Placement tag of the JetStream servers; `auto` or left out: any server.")
+        str | None, typer.Option("--geo", help="Place: `auto`, a geo (`na sa eu ap oc af`), a region or a tag of servers.")
     ] = None,
     change_stream_topic: Annotated[
         str | None,
@@ -118,7 +118,12 @@ def update_buckets(
         typer.Option("--max-value-bytes", help="Size of a value; 0: the tenant's limit of a message. `none` removes it."),
     ] = None,
     replicas: Annotated[str | None, typer.Option("--replicas", help="Copies of the bucket. `none` removes it.")] = None,
-    geo: Annotated[str | None, typer.Option("--geo", help="Placement tag of the JetStream servers. `none` removes it.")] = None,
+    geo: Annotated[
+        str | None,
+        typer.Option(
+            "--geo", help="Place: `auto`, a geo (`na sa eu ap oc af`), a region or a tag of servers. `none` removes it."
+        ),
+    ] = None,
     change_stream_topic: Annotated[
         str | None,
         typer.Option(
@@ -138,7 +143,8 @@ def update_buckets(
 ) -> None:
     """Change settings of a bucket.
 
-    Settings that are left out keep their values. A lower `history` drops the oldest revisions.
+    Settings that are left out keep their values. A lower `history` drops the oldest revisions. Another `geo` moves
+    the bucket while it is in use: a task `move-placement` shows the progress.
     """
     with connected() as client:
         show_item(

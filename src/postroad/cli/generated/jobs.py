@@ -30,6 +30,9 @@ def list_jobs(
     ] = None,
     correlation_id: Annotated[str | None, typer.Option("--correlation-id", help="Only jobs with this correlation id.")] = None,
     message_id: Annotated[str | None, typer.Option("--message-id", help="Only jobs of this message.")] = None,
+    group_id: Annotated[
+        str | None, typer.Option("--group-id", help="Only jobs of messages of this group, without archived ones.")
+    ] = None,
     limit: Annotated[int, typer.Option(help="Most items to show.", min=1)] = 50,
     as_json: AsJson = False,
     wide: Wide = False,
@@ -46,6 +49,7 @@ def list_jobs(
                         until=ago(until) if until else None,
                         correlation_id=correlation_id,
                         message_id=message_id,
+                        group_id=group_id,
                         page_size=min(limit, 1000),
                     ),
                     limit,

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from postroad.cli.output import AsJson, Wide, Yes, confirm, connected
-from postroad.cli.rendering import show_item, show_list
+from postroad.cli.rendering import json_value, show_item, show_list
 from postroad.cli.times import ago, from_now
 
 routes = typer.Typer(help="Routes of commands to queues, and the change log of the registry.", no_args_is_help=True)
@@ -38,10 +38,23 @@ def put_routes(
         Literal["critical", "moderate", "low"] | None,
         typer.Option("--sensitivity", help="How old a cached grant may be; null for the installation's default."),
     ] = None,
-    dedupe_mode: Annotated[Literal["none"] | None, typer.Option("--dedupe-mode", help="`none`: at least once.")] = None,
+    dedupe_mode: Annotated[
+        Literal["none", "strict"] | None,
+        typer.Option("--dedupe-mode", help="`none`: at least once; `strict`: each command id once."),
+    ] = None,
+    dedupe_ttl_seconds: Annotated[
+        int | None, typer.Option("--dedupe-ttl-seconds", help="How long a command id is known, with `strict`.")
+    ] = None,
+    rate_limit: Annotated[str | None, typer.Option("--rate-limit", help="Limit of the route's commands; null for none.")] = None,
+    fairness: Annotated[
+        str | None, typer.Option("--fairness", help="Fairness between senders, with a rate limit; null: defaults.")
+    ] = None,
     expected_drain_seconds: Annotated[
         int | None,
-        typer.Option("--expected-drain-seconds", help="Usual time until a command is consumed; for people and monitors."),
+        typer.Option(
+            "--expected-drain-seconds",
+            help="Usual time until a command is consumed; null: that of the queue, 300 if it has none.",
+        ),
     ] = None,
     acl_check: Annotated[
         Literal["cached", "sync"] | None,
@@ -52,7 +65,8 @@ def put_routes(
         typer.Option("--signature", help="`required`: commands need `metadata.signature`."),
     ] = None,
     archive: Annotated[
-        bool | None, typer.Option("--archive/--no-archive", help="Whether commands of this route may be archived.")
+        bool | None,
+        typer.Option("--archive/--no-archive", help="Whether payloads of this route are archived; needed to replay them."),
     ] = None,
     expires_at: Annotated[
         str | None,
@@ -77,6 +91,9 @@ def put_routes(
                 queue,
                 sensitivity=sensitivity,
                 dedupe_mode=dedupe_mode,
+                dedupe_ttl_seconds=dedupe_ttl_seconds,
+                rate_limit=json_value(rate_limit, "rate_limit"),
+                fairness=json_value(fairness, "fairness"),
                 expected_drain_seconds=expected_drain_seconds,
                 acl_check=acl_check,
                 signature=signature,
@@ -161,3 +178,36 @@ def changes_routes(
             ("at", "action", "target", "actor_key_id", "outcome"),
             wide=wide,
         )
+
+
+@routes.command("health")
+def health_routes(
+    status: Annotated[
+        Literal["healthy", "unhealthy", "unknown"] | None, typer.Option("--status", help="Only routes with this status.")
+    ] = None,
+    service: Annotated[str | None, typer.Option("--service", help="Only routes of this service.")] = None,
+    limit: Annotated[int, typer.Option(help="Most items to show.", min=1)] = 100,
+    as_json: AsJson = False,
+    wide: Wide = False,
+) -> None:
+    """List the health of command routes.
+
+    Routes of the tenant's services, unhealthy ones first. A status is that of two samples in a row.
+    """
+    with connected() as client:
+        show_list(
+            list(islice(client.route_health.list(status=status, service=service, page_size=min(limit, 1000)), limit)),
+            as_json,
+            ("service", "command", "queue", "status", "problems", "since", "ready", "oldest_age_ms"),
+            wide=wide,
+        )
+
+
+@routes.command("misroutes")
+def misroutes_routes(as_json: AsJson = False, wide: Wide = False) -> None:
+    """List commands without a route.
+
+    Commands of the tenant's services that failed with `route-missing`, counted by target and command.
+    """
+    with connected() as client:
+        show_item(client.route_health.misroutes(), as_json, wide=wide)

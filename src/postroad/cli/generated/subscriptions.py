@@ -65,14 +65,24 @@ def create_subscriptions(
         typer.Option("--ordering", help="`key`: messages of one key are delivered one after the other."),
     ] = None,
     ordering_key: Annotated[
-        str | None, typer.Option("--ordering-key", help="Key of `ordering: key`: `subject`, or `header:<name>`.")
+        str | None,
+        typer.Option(
+            "--ordering-key", help="Key of `ordering: key`: `subject`, `group` (the message's `groupId`), or `header:<name>`."
+        ),
     ] = None,
     format: Annotated[
-        Literal["raw", "cloudevents"] | None,
+        Literal["raw", "cloudevents", "sns"] | None,
         typer.Option("--format", help="`raw`, or `cloudevents` with the attributes of CloudEvents 1.0 in headers."),
     ] = None,
     latest_only: Annotated[
         int | None, typer.Option("--latest-only", help="Of each subject, only the newest message in so many milliseconds.")
+    ] = None,
+    dead_letter_queue: Annotated[
+        str | None,
+        typer.Option(
+            "--dead-letter-queue",
+            help="Queue that dead letters are published to, instead of the subscription's own. It must exist.",
+        ),
     ] = None,
     as_json: AsJson = False,
     wide: Wide = False,
@@ -106,6 +116,7 @@ def create_subscriptions(
                 ordering_key=ordering_key,
                 format=format,
                 latest_only=latest_only,
+                dead_letter_queue=dead_letter_queue,
             ),
             as_json,
             wide=wide,
@@ -116,7 +127,8 @@ def create_subscriptions(
 def list_subscriptions(
     topic: Annotated[str | None, typer.Option("--topic", help="Only subscriptions of this topic.")] = None,
     state: Annotated[
-        Literal["active", "paused", "disabled"] | None, typer.Option("--state", help="Only subscriptions in this state.")
+        Literal["pending", "active", "paused", "disabled"] | None,
+        typer.Option("--state", help="Only subscriptions in this state."),
     ] = None,
     limit: Annotated[int, typer.Option(help="Most items to show.", min=1)] = 100,
     as_json: AsJson = False,
@@ -175,16 +187,26 @@ def update_subscriptions(
         typer.Option("--ordering", help="`key`: messages of one key are delivered one after the other."),
     ] = None,
     ordering_key: Annotated[
-        str | None, typer.Option("--ordering-key", help="Key of `ordering: key`: `subject`, or `header:<name>`.")
+        str | None,
+        typer.Option(
+            "--ordering-key", help="Key of `ordering: key`: `subject`, `group` (the message's `groupId`), or `header:<name>`."
+        ),
     ] = None,
     format: Annotated[
-        Literal["raw", "cloudevents"] | None,
+        Literal["raw", "cloudevents", "sns"] | None,
         typer.Option("--format", help="`raw`, or `cloudevents` with the attributes of CloudEvents 1.0 in headers."),
     ] = None,
     latest_only: Annotated[
         str | None,
         typer.Option(
             "--latest-only", help="Of each subject, only the newest message in so many milliseconds. `none` removes it."
+        ),
+    ] = None,
+    dead_letter_queue: Annotated[
+        str | None,
+        typer.Option(
+            "--dead-letter-queue",
+            help="Queue that dead letters are published to, instead of the subscription's own. It must exist. `none` removes it.",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -212,6 +234,7 @@ def update_subscriptions(
                 ordering_key=ordering_key,
                 format=format,
                 latest_only=nullable(latest_only, int),
+                dead_letter_queue=nullable(dead_letter_queue, str),
             ),
             as_json,
             wide=wide,
@@ -333,6 +356,53 @@ def replay_subscriptions(
             as_json,
             wide=wide,
         )
+
+
+@subscriptions.command("rewind")
+def rewind_subscriptions(
+    subscription: Annotated[str, typer.Argument(help="Id of the subscription.")],
+    from_sequence: Annotated[int | None, typer.Option("--from-sequence", help="First sequence.")] = None,
+    from_time: Annotated[
+        str | None,
+        typer.Option(
+            "--from-time", help="Messages from this time on. A time such as `2027-01-31T12:00:00Z`, or a span such as `12h`."
+        ),
+    ] = None,
+    to_time: Annotated[
+        str | None,
+        typer.Option(
+            "--to-time",
+            help="Stop before this time; if left out, go on. A time such as `2027-01-31T12:00:00Z`, or a span such as `12h`.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    wide: Wide = False,
+) -> None:
+    """Start the delivery again at an earlier message.
+
+    In the order of the topic; then it goes on with new messages, or stops at `toTime`. Messages that are delivered
+    again have the header `X-MQ-Replayed`.
+    """
+    with connected() as client:
+        show_item(
+            client.subscriptions.rewind(
+                subscription,
+                from_sequence=from_sequence,
+                from_time=from_now(from_time) if from_time else None,
+                to_time=from_now(to_time) if to_time else None,
+            ),
+            as_json,
+            wide=wide,
+        )
+
+
+@subscriptions.command("end-rewind")
+def end_rewind_subscriptions(
+    subscription: Annotated[str, typer.Argument(help="Id of the subscription.")], as_json: AsJson = False
+) -> None:
+    """End a rewind. The delivery goes on with the messages that were published after the rewind was started."""
+    with connected() as client:
+        show_done(client.subscriptions.end_rewind(subscription), as_json, f"ended the rewind of {subscription}")
 
 
 @subscriptions.command("attempts")

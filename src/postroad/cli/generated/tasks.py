@@ -13,7 +13,7 @@ from postroad.cli.tasks import tasks
 @tasks.command("list")
 def list_tasks(
     state: Annotated[
-        Literal["queued", "running", "done", "failed", "cancelled"] | None,
+        Literal["queued", "running", "paused", "done", "failed", "cancelled"] | None,
         typer.Option("--state", help="Only tasks in this state."),
     ] = None,
     limit: Annotated[int, typer.Option(help="Most items to show.", min=1)] = 100,
@@ -44,3 +44,21 @@ def cancel_tasks(
     """Cancel a task. The task stops soon; completed work is not undone. A task that has ended does not change."""
     with connected() as client:
         show_item(client.tasks.cancel(task), as_json, wide=wide)
+
+
+@tasks.command("pause")
+def pause_tasks(
+    task: Annotated[str, typer.Argument(help="Id of the task.")], as_json: AsJson = False, wide: Wide = False
+) -> None:
+    """Pause a task. The task stops soon and keeps its position."""
+    with connected() as client:
+        show_item(client.tasks.pause(task), as_json, wide=wide)
+
+
+@tasks.command("resume")
+def resume_tasks(
+    task: Annotated[str, typer.Argument(help="Id of the task.")], as_json: AsJson = False, wide: Wide = False
+) -> None:
+    """Resume a task. A paused task goes on from its position."""
+    with connected() as client:
+        show_item(client.tasks.resume(task), as_json, wide=wide)

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import typer
 
 from postroad.cli.output import AsJson, Wide, connected
-from postroad.cli.rendering import json_value, nullable, show_item
+from postroad.cli.rendering import json_value, nullable, show_item, unset_if_none
 from postroad.cli.topics import topics
 
 
@@ -31,14 +31,27 @@ def put_topics(
             "--dedupe-window-ms", help="How long an idempotency key is remembered, but not longer than messages are kept."
         ),
     ] = None,
+    dedupe_by_content: Annotated[
+        bool, typer.Option("--dedupe-by-content", help="A hash of the content is the `dedupeId`, if there is none.")
+    ] = False,
+    dedupe_scope: Annotated[
+        Literal["topic", "group"] | None, typer.Option("--dedupe-scope", help="Where a `dedupeId` is remembered.")
+    ] = None,
     replicas: Annotated[
         int | None,
         typer.Option(
             "--replicas", help="Copies of the topic. The installation's default if left out. A single server keeps one."
         ),
     ] = None,
-    geo: Annotated[str | None, typer.Option("--geo", help="Placement tag of the JetStream servers; `auto`: any.")] = None,
+    geo: Annotated[
+        str | None, typer.Option("--geo", help="Place: `auto`, a geo (`na sa eu ap oc af`), a region or a tag of servers.")
+    ] = None,
     schema: Annotated[str | None, typer.Option("--schema", help="JSON Schema that payloads must match.")] = None,
+    tags: Annotated[str | None, typer.Option("--tags", help="Names and values for people and tools.")] = None,
+    sns_attributes: Annotated[
+        str | None,
+        typer.Option("--sns-attributes", help="Attributes of the SNS API that topics have no setting for. See docs/aws.md."),
+    ] = None,
     as_json: AsJson = False,
     wide: Wide = False,
 ) -> None:
@@ -56,9 +69,13 @@ def put_topics(
                 max_bytes=max_bytes,
                 on_full=on_full,
                 dedupe_window_ms=dedupe_window_ms,
+                dedupe_by_content=dedupe_by_content,
+                dedupe_scope=dedupe_scope,
                 replicas=replicas,
                 geo=geo,
                 schema=json_value(schema, "schema"),
+                tags=json_value(tags, "tags"),
+                sns_attributes=json_value(sns_attributes, "sns_attributes"),
             ),
             as_json,
             wide=wide,
@@ -86,15 +103,37 @@ def update_topics(
     dedupe_window_ms: Annotated[
         str | None, typer.Option("--dedupe-window-ms", help="How long an idempotency key is remembered. `none` removes it.")
     ] = None,
+    dedupe_by_content: Annotated[
+        bool | None,
+        typer.Option(
+            "--dedupe-by-content/--no-dedupe-by-content", help="A hash of the content is the `dedupeId`. `none` removes it."
+        ),
+    ] = None,
+    dedupe_scope: Annotated[
+        str | None, typer.Option("--dedupe-scope", help="Where a `dedupeId` is remembered. `none` removes it.")
+    ] = None,
     replicas: Annotated[str | None, typer.Option("--replicas", help="Copies of the topic. `none` removes it.")] = None,
-    geo: Annotated[str | None, typer.Option("--geo", help="Placement tag of the JetStream servers. `none` removes it.")] = None,
+    geo: Annotated[
+        str | None,
+        typer.Option(
+            "--geo", help="Place: `auto`, a geo (`na sa eu ap oc af`), a region or a tag of servers. `none` removes it."
+        ),
+    ] = None,
     schema: Annotated[
         str | None, typer.Option("--schema", help="JSON Schema that payloads must match. `none` removes it.")
+    ] = None,
+    tags: Annotated[str | None, typer.Option("--tags", help="Names and values for people and tools. `none` removes it.")] = None,
+    sns_attributes: Annotated[
+        str | None, typer.Option("--sns-attributes", help="Attributes of the SNS API. `none` removes it.")
     ] = None,
     as_json: AsJson = False,
     wide: Wide = False,
 ) -> None:
-    """Change settings of a topic. Settings that are left out keep their values."""
+    """Change settings of a topic.
+
+    Settings that are left out keep their values. Another `geo` moves the topic while it is in use: a task `move-
+    placement` shows the progress.
+    """
     with connected() as client:
         show_item(
             client.topics.update(
@@ -104,9 +143,13 @@ def update_topics(
                 max_bytes=nullable(max_bytes, int),
                 on_full=nullable(on_full, str),
                 dedupe_window_ms=nullable(dedupe_window_ms, int),
+                dedupe_by_content=unset_if_none(dedupe_by_content),
+                dedupe_scope=nullable(dedupe_scope, str),
                 replicas=nullable(replicas, int),
                 geo=nullable(geo, str),
                 schema=nullable(schema, lambda text: json_value(text, "schema")),
+                tags=nullable(tags, lambda text: json_value(text, "tags")),
+                sns_attributes=nullable(sns_attributes, lambda text: json_value(text, "sns_attributes")),
             ),
             as_json,
             wide=wide,

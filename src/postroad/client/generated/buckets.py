@@ -72,8 +72,8 @@ class BucketsCalls:
     ) -> Call[BucketInfo]:
         """Change settings of a bucket.
 
-        Settings that are left out keep their values. A lower `history` drops the oldest revisions. Raises BucketNotFound,
-        AlreadyExists.
+        Settings that are left out keep their values. A lower `history` drops the oldest revisions. Another `geo` moves
+        the bucket while it is in use: a task `move-placement` shows the progress. Raises BucketNotFound, AlreadyExists.
         """
         body = body_of(
             {},

@@ -22,7 +22,7 @@ class InvitesCalls:
     ) -> Call[IssuedInvite]:
         """Create an invite.
 
-        Its code creates one tenant and its first key, once. The code is shown once. Raises AlreadyExists.
+        Its code creates one tenant and its first key, once. The code is shown once. Raises AlreadyExists, KeyRequired.
         """
         body = body_of(
             {

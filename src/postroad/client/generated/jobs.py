@@ -18,6 +18,7 @@ class JobsCalls:
         until: Moment | None = None,
         correlation_id: str | None = None,
         message_id: str | None = None,
+        group_id: str | None = None,
         page_size: int = 100,
     ) -> Pages[Job]:
         """List jobs. Newest first, including archived jobs. A key that is restricted to some queues gets their jobs."""
@@ -32,6 +33,7 @@ class JobsCalls:
                     "to": moment(until),
                     "correlationId": correlation_id,
                     "messageId": message_id,
+                    "groupId": group_id,
                     "limit": page_size,
                 },
                 response=JobPage,

@@ -25,7 +25,8 @@ class JwtSecretsCalls:
         """Add a JWT secret.
 
         Stream and session routes accept JWTs signed with it (HS256). They can use no stream that the key which creates
-        the secret may not use, and end with that key. A tenant has at most five secrets. Raises PreconditionFailed.
+        the secret may not use, and end with that key. A tenant has at most five secrets. Raises PreconditionFailed,
+        KeyRequired.
         """
         body = body_of({"name": name, "secret": secret, "scopes": scopes, "expiresAt": moment(expires_at)})
         return Call(method="POST", path="/api/control/jwt-secrets", body=body, response=IssuedJwtSecret, is_repeatable=False)

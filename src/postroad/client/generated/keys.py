@@ -47,7 +47,7 @@ class KeysCalls:
         """Create a key.
 
         The text of the key is shown once. A key grants no resources that it may not use itself, and an expiring key
-        cannot create a key that expires later. A platform key has all scopes.
+        cannot create a key that expires later. A platform key has all scopes. Raises KeyRequired.
         """
         body = body_of(
             {
@@ -90,7 +90,7 @@ class KeysCalls:
     ) -> Call[Key]:
         """Update, disable or enable a key.
 
-        Takes effect on every gateway in less than a second. Raises PreconditionFailed, KeyNotFound.
+        Takes effect on every gateway in less than a second. Raises PreconditionFailed, KeyRequired, KeyNotFound.
         """
         body = body_of(
             {
@@ -116,7 +116,8 @@ class KeysCalls:
         """Rotate a key.
 
         Replaces the text of the key; its id, scopes and history stay. The previous text stays valid for the grace period;
-        then live streams, long polls and stream tokens that it opened end. Raises PreconditionFailed, KeyNotFound.
+        then live streams, long polls and stream tokens that it opened end. Raises PreconditionFailed, KeyRequired,
+        KeyNotFound.
         """
         body = body_of({"graceSeconds": grace_seconds})
         return Call(
@@ -129,7 +130,7 @@ class KeysCalls:
 
         For AWS SDKs: the access key id follows from the key's id, and the secret is shown once. A previous secret stays
         valid for the grace period. The credentials have its scopes and restrictions, and end with it. Raises
-        PreconditionFailed, KeyNotFound.
+        PreconditionFailed, KeyRequired, KeyNotFound.
         """
         body = body_of({"graceSeconds": grace_seconds})
         return Call(
@@ -140,7 +141,7 @@ class KeysCalls:
     def delete_aws_key(self, key: str) -> Call[None]:
         """Delete the AWS credentials of a key.
 
-        Requests signed with them are refused from then on. The key itself stays valid. Raises KeyNotFound.
+        Requests signed with them are refused from then on. The key itself stays valid. Raises KeyRequired, KeyNotFound.
         """
         return Call(method="DELETE", path=f"/api/control/keys/{segment(key)}/aws")
 

@@ -5,25 +5,37 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from postroad.client.buckets import AsyncBuckets, Buckets
+    from postroad.client.commands import AsyncCommands, Commands
+    from postroad.client.generated.alerts import Alerts, AsyncAlerts
     from postroad.client.generated.audit import AsyncAudit, Audit
+    from postroad.client.generated.bans import AsyncBans, Bans
     from postroad.client.generated.grants import AsyncGrants, Grants
     from postroad.client.generated.insights import AsyncInsights, Insights
     from postroad.client.generated.invites import AsyncInvites, Invites
     from postroad.client.generated.jwt_secrets import AsyncJwtSecrets, JwtSecrets
+    from postroad.client.generated.loadtests import AsyncLoadtests, Loadtests
     from postroad.client.generated.pipeline import AsyncPipeline, Pipeline
+    from postroad.client.generated.quotas import AsyncQuotas, Quotas
+    from postroad.client.generated.regions import AsyncRegions, Regions
+    from postroad.client.generated.route_health import AsyncRouteHealth, RouteHealth
     from postroad.client.generated.routes import AsyncRoutes, Routes
     from postroad.client.generated.schedules import AsyncSchedules, Schedules
     from postroad.client.generated.services import AsyncServices, Services
     from postroad.client.generated.tenants import AsyncTenants, Tenants
     from postroad.client.generated.tokens import AsyncTokens, Tokens
+    from postroad.client.generated.traffic import AsyncTraffic, Traffic
+    from postroad.client.generated.web_sessions import AsyncWebSessions, WebSessions
     from postroad.client.jobs import AsyncJobs, Jobs
     from postroad.client.keys import AsyncKeys, Keys
+    from postroad.client.live_state import AsyncLiveState, LiveState
     from postroad.client.queues import AsyncQueues, Queues
+    from postroad.client.replays import AsyncReplays, Replays
     from postroad.client.sessions import AsyncSessions, Sessions
     from postroad.client.stream_subscriptions import AsyncStreamSubscriptions, StreamSubscriptions
     from postroad.client.streams import AsyncStreams, Streams
     from postroad.client.subscriptions import AsyncSubscriptions, Subscriptions
     from postroad.client.tasks import AsyncTasks, Tasks
+    from postroad.client.telemetry import AsyncTelemetry, Telemetry
     from postroad.client.topics import AsyncTopics, Topics
     from postroad.client.transport import AsyncTransport, SyncTransport
 
@@ -57,6 +69,12 @@ class GeneratedNamespaces:
         return JwtSecrets(self._transport)
 
     @cached_property
+    def web_sessions(self) -> "WebSessions":
+        from postroad.client.generated.web_sessions import WebSessions
+
+        return WebSessions(self._transport)
+
+    @cached_property
     def tenants(self) -> "Tenants":
         from postroad.client.generated.tenants import Tenants
 
@@ -75,10 +93,22 @@ class GeneratedNamespaces:
         return Tasks(self._transport)
 
     @cached_property
+    def regions(self) -> "Regions":
+        from postroad.client.generated.regions import Regions
+
+        return Regions(self._transport)
+
+    @cached_property
     def queues(self) -> "Queues":
         from postroad.client.queues import Queues
 
         return Queues(self._transport)
+
+    @cached_property
+    def traffic(self) -> "Traffic":
+        from postroad.client.generated.traffic import Traffic
+
+        return Traffic(self._transport)
 
     @cached_property
     def schedules(self) -> "Schedules":
@@ -99,6 +129,12 @@ class GeneratedNamespaces:
         return Buckets(self._transport)
 
     @cached_property
+    def commands(self) -> "Commands":
+        from postroad.client.commands import Commands
+
+        return Commands(self._transport)
+
+    @cached_property
     def services(self) -> "Services":
         from postroad.client.generated.services import Services
 
@@ -117,10 +153,46 @@ class GeneratedNamespaces:
         return Grants(self._transport)
 
     @cached_property
+    def bans(self) -> "Bans":
+        from postroad.client.generated.bans import Bans
+
+        return Bans(self._transport)
+
+    @cached_property
+    def quotas(self) -> "Quotas":
+        from postroad.client.generated.quotas import Quotas
+
+        return Quotas(self._transport)
+
+    @cached_property
+    def replays(self) -> "Replays":
+        from postroad.client.replays import Replays
+
+        return Replays(self._transport)
+
+    @cached_property
+    def route_health(self) -> "RouteHealth":
+        from postroad.client.generated.route_health import RouteHealth
+
+        return RouteHealth(self._transport)
+
+    @cached_property
+    def telemetry(self) -> "Telemetry":
+        from postroad.client.telemetry import Telemetry
+
+        return Telemetry(self._transport)
+
+    @cached_property
     def subscriptions(self) -> "Subscriptions":
         from postroad.client.subscriptions import Subscriptions
 
         return Subscriptions(self._transport)
+
+    @cached_property
+    def alerts(self) -> "Alerts":
+        from postroad.client.generated.alerts import Alerts
+
+        return Alerts(self._transport)
 
     @cached_property
     def jobs(self) -> "Jobs":
@@ -158,6 +230,18 @@ class GeneratedNamespaces:
 
         return Pipeline(self._transport)
 
+    @cached_property
+    def loadtests(self) -> "Loadtests":
+        from postroad.client.generated.loadtests import Loadtests
+
+        return Loadtests(self._transport)
+
+    @cached_property
+    def live_state(self) -> "LiveState":
+        from postroad.client.live_state import LiveState
+
+        return LiveState(self._transport)
+
 
 class AsyncGeneratedNamespaces:
     def __init__(self, transport: "AsyncTransport") -> None:
@@ -188,6 +272,12 @@ class AsyncGeneratedNamespaces:
         return AsyncJwtSecrets(self._transport)
 
     @cached_property
+    def web_sessions(self) -> "AsyncWebSessions":
+        from postroad.client.generated.web_sessions import AsyncWebSessions
+
+        return AsyncWebSessions(self._transport)
+
+    @cached_property
     def tenants(self) -> "AsyncTenants":
         from postroad.client.generated.tenants import AsyncTenants
 
@@ -206,10 +296,22 @@ class AsyncGeneratedNamespaces:
         return AsyncTasks(self._transport)
 
     @cached_property
+    def regions(self) -> "AsyncRegions":
+        from postroad.client.generated.regions import AsyncRegions
+
+        return AsyncRegions(self._transport)
+
+    @cached_property
     def queues(self) -> "AsyncQueues":
         from postroad.client.queues import AsyncQueues
 
         return AsyncQueues(self._transport)
+
+    @cached_property
+    def traffic(self) -> "AsyncTraffic":
+        from postroad.client.generated.traffic import AsyncTraffic
+
+        return AsyncTraffic(self._transport)
 
     @cached_property
     def schedules(self) -> "AsyncSchedules":
@@ -230,6 +332,12 @@ class AsyncGeneratedNamespaces:
         return AsyncBuckets(self._transport)
 
     @cached_property
+    def commands(self) -> "AsyncCommands":
+        from postroad.client.commands import AsyncCommands
+
+        return AsyncCommands(self._transport)
+
+    @cached_property
     def services(self) -> "AsyncServices":
         from postroad.client.generated.services import AsyncServices
 
@@ -248,10 +356,46 @@ class AsyncGeneratedNamespaces:
         return AsyncGrants(self._transport)
 
     @cached_property
+    def bans(self) -> "AsyncBans":
+        from postroad.client.generated.bans import AsyncBans
+
+        return AsyncBans(self._transport)
+
+    @cached_property
+    def quotas(self) -> "AsyncQuotas":
+        from postroad.client.generated.quotas import AsyncQuotas
+
+        return AsyncQuotas(self._transport)
+
+    @cached_property
+    def replays(self) -> "AsyncReplays":
+        from postroad.client.replays import AsyncReplays
+
+        return AsyncReplays(self._transport)
+
+    @cached_property
+    def route_health(self) -> "AsyncRouteHealth":
+        from postroad.client.generated.route_health import AsyncRouteHealth
+
+        return AsyncRouteHealth(self._transport)
+
+    @cached_property
+    def telemetry(self) -> "AsyncTelemetry":
+        from postroad.client.telemetry import AsyncTelemetry
+
+        return AsyncTelemetry(self._transport)
+
+    @cached_property
     def subscriptions(self) -> "AsyncSubscriptions":
         from postroad.client.subscriptions import AsyncSubscriptions
 
         return AsyncSubscriptions(self._transport)
+
+    @cached_property
+    def alerts(self) -> "AsyncAlerts":
+        from postroad.client.generated.alerts import AsyncAlerts
+
+        return AsyncAlerts(self._transport)
 
     @cached_property
     def jobs(self) -> "AsyncJobs":
@@ -288,3 +432,15 @@ class AsyncGeneratedNamespaces:
         from postroad.client.generated.pipeline import AsyncPipeline
 
         return AsyncPipeline(self._transport)
+
+    @cached_property
+    def loadtests(self) -> "AsyncLoadtests":
+        from postroad.client.generated.loadtests import AsyncLoadtests
+
+        return AsyncLoadtests(self._transport)
+
+    @cached_property
+    def live_state(self) -> "AsyncLiveState":
+        from postroad.client.live_state import AsyncLiveState
+
+        return AsyncLiveState(self._transport)

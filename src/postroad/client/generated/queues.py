@@ -5,8 +5,11 @@ from typing import Any, Literal
 
 from msgspec import UNSET, UnsetType
 
+from postroad.api.message_search import FoundMessage, MessageSearchPage
+from postroad.api.purging import Purged
 from postroad.api.queue_list import QueuePage
-from postroad.api.queues import PeekedMessage, PeekPage, Purged, Queue
+from postroad.api.queue_purging import WaitingFilter
+from postroad.api.queues import PeekedMessage, PeekPage, Queue
 from postroad.api.tasks import Task
 from postroad.client.calls import AsyncNamespace, Call, Pages, SyncNamespace, operation, pages
 from postroad.client.encoding import Moment, body_of, moment, segment
@@ -40,6 +43,12 @@ class QueuesCalls:
             "-dead",
             "oldestAgeMs",
             "-oldestAgeMs",
+            "waiting",
+            "-waiting",
+            "inPerSecond",
+            "-inPerSecond",
+            "outPerSecond",
+            "-outPerSecond",
         ]
         | None = None,
         page_size: int = 100,
@@ -88,6 +97,12 @@ class QueuesCalls:
             "-dead",
             "oldestAgeMs",
             "-oldestAgeMs",
+            "waiting",
+            "-waiting",
+            "inPerSecond",
+            "-inPerSecond",
+            "outPerSecond",
+            "-outPerSecond",
         ]
         | None = None,
         page_size: int = 100,
@@ -130,10 +145,13 @@ class QueuesCalls:
         tags: Mapping[str, str] | None = None,
         sqs_attributes: Mapping[str, str] | None = None,
         archive: bool = False,
+        ordered: bool = False,
+        dedupe_by_content: bool = False,
+        dedupe_scope: Literal["queue", "group"] | None = None,
     ) -> Call[Queue]:
         """Create a queue or replace its settings.
 
-        Settings that are left out get their defaults. The status is 201 if the queue is new.
+        Settings that are left out get their defaults. The status is 201 if the queue is new. Raises PreconditionFailed.
         """
         body = body_of(
             {
@@ -153,6 +171,9 @@ class QueuesCalls:
                 "tags": tags,
                 "sqsAttributes": sqs_attributes,
                 "archive": archive or None,
+                "ordered": ordered or None,
+                "dedupeByContent": dedupe_by_content or None,
+                "dedupeScope": dedupe_scope,
             }
         )
         return Call(method="PUT", path=f"/v1/queues/{segment(queue)}", body=body, response=Queue)
@@ -178,10 +199,14 @@ class QueuesCalls:
         tags: Mapping[str, str] | UnsetType | None = UNSET,
         sqs_attributes: Mapping[str, str] | UnsetType | None = UNSET,
         archive: bool | UnsetType | None = UNSET,
+        ordered: bool | UnsetType | None = UNSET,
+        dedupe_by_content: bool | UnsetType | None = UNSET,
+        dedupe_scope: Literal["queue", "group"] | UnsetType | None = UNSET,
     ) -> Call[Queue]:
         """Change settings of a queue.
 
-        Settings that are left out keep their value; null restores the default. Raises QueueNotFound.
+        Settings that are left out keep their value; null restores the default. Another `geo` moves the queue while it is
+        in use: a task `move-placement` shows the progress. Raises QueueNotFound, PreconditionFailed.
         """
         body = body_of(
             {},
@@ -202,6 +227,9 @@ class QueuesCalls:
                 "tags": tags,
                 "sqsAttributes": sqs_attributes,
                 "archive": archive,
+                "ordered": ordered,
+                "dedupeByContent": dedupe_by_content,
+                "dedupeScope": dedupe_scope,
             },
         )
         return Call(method="PATCH", path=f"/v1/queues/{segment(queue)}", body=body, response=Queue)
@@ -217,22 +245,24 @@ class QueuesCalls:
         return Call(method="DELETE", path=f"/v1/queues/{segment(queue)}")
 
     @operation
-    def purge(self, queue: str, *, dry_run: bool = False) -> Call[Purged]:
+    def purge(self, queue: str, *, dry_run: bool = False, filter: WaitingFilter | None = None) -> Call[Purged]:
         """Delete all messages of a queue.
 
-        Leased and delayed messages are included; dead letters are kept. Raises QueueNotFound.
+        Leased and delayed messages are included; dead letters are kept. With a filter, only messages that match are
+        removed, and their jobs are cancelled. Raises QueueNotFound.
         """
-        body = body_of({"dryRun": dry_run or None})
+        body = body_of({"dryRun": dry_run or None, "filter": filter})
         return Call(method="POST", path=f"/v1/queues/{segment(queue)}/purge", body=body, response=Purged)
 
     @operation
-    def pause(self, queue: Queue | str) -> Call[Queue]:
+    def pause(self, queue: Queue | str, *, reason: str | None = None) -> Call[Queue]:
         """Pause deliveries of a queue.
 
         Pulls return no messages, on all workers, until the queue is resumed. Publishing and acknowledging continue.
         Raises QueueNotFound.
         """
-        return Call(method="POST", path=f"/v1/queues/{segment(queue)}/pause", response=Queue)
+        body = body_of({"reason": reason})
+        return Call(method="POST", path=f"/v1/queues/{segment(queue)}/pause", body=body, response=Queue)
 
     @operation
     def resume(self, queue: Queue | str) -> Call[Queue]:
@@ -251,16 +281,18 @@ class QueuesCalls:
         job_id: str | None = None,
         correlation_id: str | None = None,
         priority: Literal["high", "normal", "low"] | None = None,
+        group_id: str | None = None,
         state: str | None = None,
         since: Moment | None = None,
         until: Moment | None = None,
         body_max: int | None = None,
+        order: Literal["oldest", "newest"] | None = None,
         page_size: int = 50,
     ) -> Pages[PeekedMessage]:
         """Peek at messages without leasing them.
 
-        Oldest first. One request searches some thousands of messages; `nextCursor` continues the search. Raises
-        QueueNotFound.
+        Oldest first, or with `order=newest` newest first. One request searches some thousands of messages; `nextCursor`
+        continues the search. Raises QueueNotFound.
         """
         return Pages(
             call=Call(
@@ -274,14 +306,142 @@ class QueuesCalls:
                     "jobId": job_id,
                     "correlationId": correlation_id,
                     "priority": priority,
+                    "groupId": group_id,
                     "state": state,
                     "from": moment(since),
                     "to": moment(until),
                     "bodyMax": body_max,
+                    "order": order,
                     "limit": page_size,
                 },
                 response=PeekPage,
             )
+        )
+
+    @operation
+    def get_message(self, queue: str, message: str) -> Call[PeekedMessage]:
+        """Show a message of a queue with its payload.
+
+        In any state but dead. Its id begins with the time, so the search begins there. Raises QueueNotFound,
+        MessageNotFound.
+        """
+        return Call(method="GET", path=f"/v1/queues/{segment(queue)}/messages/{segment(message)}", response=PeekedMessage)
+
+    @operation
+    def delete_message(self, queue: str, message: str) -> Call[None]:
+        """Remove a message from a queue.
+
+        Its job is cancelled, and can be retried for a week. A consumer that has leased it learns of it when it extends
+        the lease. Raises QueueNotFound, MessageNotFound.
+        """
+        return Call(method="DELETE", path=f"/v1/queues/{segment(queue)}/messages/{segment(message)}")
+
+    @pages
+    def search(
+        self,
+        *,
+        search: str | None = None,
+        header: str | None = None,
+        field: str | None = None,
+        message_id: str | None = None,
+        job_id: str | None = None,
+        correlation_id: str | None = None,
+        priority: Literal["high", "normal", "low"] | None = None,
+        group_id: str | None = None,
+        queue: str | None = None,
+        state: Literal["ready", "delayed", "dead"] | None = None,
+        reason: str | None = None,
+        error: str | None = None,
+        error_group: str | None = None,
+        since: Moment | None = None,
+        until: Moment | None = None,
+        body_max: int | None = None,
+        order: Literal["newest", "oldest"] | None = None,
+        page_size: int = 50,
+    ) -> Pages[FoundMessage]:
+        """Search messages over all queues.
+
+        Waiting, leased, delayed and dead messages of all queues that the key may use, queue by queue. One request takes
+        less than a second; it returns what it found and how much it searched; `nextCursor` continues.
+        """
+        return Pages(
+            call=Call(
+                method="GET",
+                path="/v1/messages",
+                query={
+                    "search": search,
+                    "header": header,
+                    "field": field,
+                    "messageId": message_id,
+                    "jobId": job_id,
+                    "correlationId": correlation_id,
+                    "priority": priority,
+                    "groupId": group_id,
+                    "queue": queue,
+                    "state": state,
+                    "reason": reason,
+                    "error": error,
+                    "errorGroup": error_group,
+                    "from": moment(since),
+                    "to": moment(until),
+                    "bodyMax": body_max,
+                    "order": order,
+                    "limit": page_size,
+                },
+                response=MessageSearchPage,
+            )
+        )
+
+    @operation
+    def search_page(
+        self,
+        *,
+        search: str | None = None,
+        header: str | None = None,
+        field: str | None = None,
+        message_id: str | None = None,
+        job_id: str | None = None,
+        correlation_id: str | None = None,
+        priority: Literal["high", "normal", "low"] | None = None,
+        group_id: str | None = None,
+        queue: str | None = None,
+        state: Literal["ready", "delayed", "dead"] | None = None,
+        reason: str | None = None,
+        error: str | None = None,
+        error_group: str | None = None,
+        since: Moment | None = None,
+        until: Moment | None = None,
+        body_max: int | None = None,
+        order: Literal["newest", "oldest"] | None = None,
+        page_size: int = 50,
+        cursor: str | None = None,
+    ) -> Call[MessageSearchPage]:
+        """One page of `search`, with its other fields. `cursor` is the `next_cursor` of the previous page."""
+        return Call(
+            method="GET",
+            path="/v1/messages",
+            query={
+                "search": search,
+                "header": header,
+                "field": field,
+                "messageId": message_id,
+                "jobId": job_id,
+                "correlationId": correlation_id,
+                "priority": priority,
+                "groupId": group_id,
+                "queue": queue,
+                "state": state,
+                "reason": reason,
+                "error": error,
+                "errorGroup": error_group,
+                "from": moment(since),
+                "to": moment(until),
+                "bodyMax": body_max,
+                "order": order,
+                "limit": page_size,
+                "cursor": cursor,
+            },
+            response=MessageSearchPage,
         )
 
     @operation

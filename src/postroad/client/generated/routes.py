@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from postroad.api.command_limits import Fairness, RateLimit
 from postroad.api.commands import CommandRoute, CommandRoutePage, RegistryChange, RegistryChangePage, RouteTestResult
 from postroad.client.calls import AsyncNamespace, Call, Pages, SyncNamespace, operation, pages
 from postroad.client.encoding import Moment, body_of, moment, segment
@@ -23,7 +24,10 @@ class RoutesCalls:
         queue: str,
         *,
         sensitivity: Literal["critical", "moderate", "low"] | None = None,
-        dedupe_mode: Literal["none"] | None = None,
+        dedupe_mode: Literal["none", "strict"] | None = None,
+        dedupe_ttl_seconds: int | None = None,
+        rate_limit: RateLimit | None = None,
+        fairness: Fairness | None = None,
         expected_drain_seconds: int | None = None,
         acl_check: Literal["cached", "sync"] | None = None,
         signature: Literal["optional", "required"] | None = None,
@@ -40,6 +44,9 @@ class RoutesCalls:
                 "queue": queue,
                 "sensitivity": sensitivity,
                 "dedupe_mode": dedupe_mode,
+                "dedupe_ttl_seconds": dedupe_ttl_seconds,
+                "rate_limit": rate_limit,
+                "fairness": fairness,
                 "expected_drain_seconds": expected_drain_seconds,
                 "acl_check": acl_check,
                 "signature": signature,

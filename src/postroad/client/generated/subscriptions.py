@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from msgspec import UNSET, UnsetType
 
-from postroad.api.queues import Purged
+from postroad.api.purging import Purged
 from postroad.api.subscriptions import (
     Attempts,
     DeliveryTestResult,
@@ -54,6 +54,7 @@ class SubscriptionsCalls:
         ordering_key: str | None = None,
         format: PushFormat | str | None = None,
         latest_only: int | None = None,
+        dead_letter_queue: str | None = None,
     ) -> Call[Subscription]:
         """Subscribe to a topic.
 
@@ -83,6 +84,7 @@ class SubscriptionsCalls:
                 "orderingKey": ordering_key,
                 "format": format,
                 "latestOnly": latest_only,
+                "deadLetterQueue": dead_letter_queue,
             }
         )
         return Call(
@@ -131,6 +133,7 @@ class SubscriptionsCalls:
         ordering_key: str | None = None,
         format: PushFormat | str | None = None,
         latest_only: int | UnsetType | None = UNSET,
+        dead_letter_queue: str | UnsetType | None = UNSET,
     ) -> Call[Subscription]:
         """Change a subscription.
 
@@ -151,7 +154,12 @@ class SubscriptionsCalls:
                 "orderingKey": ordering_key,
                 "format": format,
             },
-            {"contentFilter": content_filter, "maxPerSecond": max_per_second, "latestOnly": latest_only},
+            {
+                "contentFilter": content_filter,
+                "maxPerSecond": max_per_second,
+                "latestOnly": latest_only,
+                "deadLetterQueue": dead_letter_queue,
+            },
         )
         return Call(method="PATCH", path=f"/v1/subscriptions/{segment(subscription)}", body=body, response=Subscription)
 
@@ -180,12 +188,15 @@ class SubscriptionsCalls:
 
     @operation
     def pause(self, subscription: Subscription | str) -> Call[Subscription]:
-        """Pause a subscription. Messages wait in the topic, as long as its retention allows. Raises SubscriptionNotFound."""
+        """Pause a subscription.
+
+        Messages wait in the topic, as long as its retention allows. Raises SubscriptionNotFound, PreconditionFailed.
+        """
         return Call(method="POST", path=f"/v1/subscriptions/{segment(subscription)}/pause", response=Subscription)
 
     @operation
     def resume(self, subscription: Subscription | str) -> Call[Subscription]:
-        """Resume a paused or disabled subscription. Raises SubscriptionNotFound."""
+        """Resume a paused or disabled subscription. Raises SubscriptionNotFound, PreconditionFailed."""
         return Call(method="POST", path=f"/v1/subscriptions/{segment(subscription)}/resume", response=Subscription)
 
     @operation
@@ -245,6 +256,38 @@ class SubscriptionsCalls:
             response=Replay,
             is_repeatable=False,
         )
+
+    @operation
+    def rewind(
+        self,
+        subscription: Subscription | str,
+        *,
+        from_sequence: int | None = None,
+        from_time: Moment | None = None,
+        to_time: Moment | None = None,
+    ) -> Call[Subscription]:
+        """Start the delivery again at an earlier message.
+
+        In the order of the topic; then it goes on with new messages, or stops at `toTime`. Messages that are delivered
+        again have the header `X-MQ-Replayed`. Raises SubscriptionNotFound, TopicNotFound, PreconditionFailed.
+        """
+        body = body_of({"fromSequence": from_sequence, "fromTime": moment(from_time), "toTime": moment(to_time)})
+        return Call(
+            method="POST",
+            path=f"/v1/subscriptions/{segment(subscription)}/rewind",
+            body=body,
+            response=Subscription,
+            is_repeatable=False,
+        )
+
+    @operation
+    def end_rewind(self, subscription: Subscription | str) -> Call[Subscription]:
+        """End a rewind.
+
+        The delivery goes on with the messages that were published after the rewind was started. Raises
+        SubscriptionNotFound, TopicNotFound.
+        """
+        return Call(method="DELETE", path=f"/v1/subscriptions/{segment(subscription)}/rewind", response=Subscription)
 
     @operation
     def attempts(

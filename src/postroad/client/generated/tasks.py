@@ -24,6 +24,16 @@ class TasksCalls:
         """
         return Call(method="DELETE", path=f"/v1/tasks/{segment(task)}", response=Task)
 
+    @operation
+    def pause(self, task: Task | str) -> Call[Task]:
+        """Pause a task. The task stops soon and keeps its position. Raises TaskNotFound, PreconditionFailed."""
+        return Call(method="POST", path=f"/v1/tasks/{segment(task)}/pause", response=Task)
+
+    @operation
+    def resume(self, task: Task | str) -> Call[Task]:
+        """Resume a task. A paused task goes on from its position. Raises TaskNotFound, PreconditionFailed."""
+        return Call(method="POST", path=f"/v1/tasks/{segment(task)}/resume", response=Task)
+
 
 class Tasks(TasksCalls, SyncNamespace):
     pass

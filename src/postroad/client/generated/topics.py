@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from msgspec import UNSET, UnsetType
 
-from postroad.api.queues import Purged
+from postroad.api.purging import Purged
 from postroad.api.topics import Topic, TopicPage
 from postroad.client.calls import AsyncNamespace, Call, Pages, SyncNamespace, operation, pages
 from postroad.client.encoding import body_of, segment
@@ -34,9 +34,13 @@ class TopicsCalls:
         max_bytes: int | None = None,
         on_full: Literal["drop", "refuse"] | None = None,
         dedupe_window_ms: int | None = None,
+        dedupe_by_content: bool = False,
+        dedupe_scope: Literal["topic", "group"] | None = None,
         replicas: int | None = None,
         geo: str | None = None,
         schema: Mapping[str, Any] | None = None,
+        tags: Mapping[str, str] | None = None,
+        sns_attributes: Mapping[str, str] | None = None,
     ) -> Call[Topic]:
         """Create a topic or replace its settings.
 
@@ -50,9 +54,13 @@ class TopicsCalls:
                 "maxBytes": max_bytes,
                 "onFull": on_full,
                 "dedupeWindowMs": dedupe_window_ms,
+                "dedupeByContent": dedupe_by_content or None,
+                "dedupeScope": dedupe_scope,
                 "replicas": replicas,
                 "geo": geo,
                 "schema": schema,
+                "tags": tags,
+                "snsAttributes": sns_attributes,
             }
         )
         return Call(method="PUT", path=f"/v1/topics/{segment(topic)}", body=body, response=Topic)
@@ -67,11 +75,19 @@ class TopicsCalls:
         max_bytes: int | UnsetType | None = UNSET,
         on_full: Literal["drop", "refuse"] | UnsetType | None = UNSET,
         dedupe_window_ms: int | UnsetType | None = UNSET,
+        dedupe_by_content: bool | UnsetType | None = UNSET,
+        dedupe_scope: Literal["topic", "group"] | UnsetType | None = UNSET,
         replicas: int | UnsetType | None = UNSET,
         geo: str | UnsetType | None = UNSET,
         schema: Mapping[str, Any] | UnsetType | None = UNSET,
+        tags: Mapping[str, str] | UnsetType | None = UNSET,
+        sns_attributes: Mapping[str, str] | UnsetType | None = UNSET,
     ) -> Call[Topic]:
-        """Change settings of a topic. Settings that are left out keep their values. Raises TopicNotFound."""
+        """Change settings of a topic.
+
+        Settings that are left out keep their values. Another `geo` moves the topic while it is in use: a task `move-
+        placement` shows the progress. Raises TopicNotFound.
+        """
         body = body_of(
             {},
             {
@@ -80,9 +96,13 @@ class TopicsCalls:
                 "maxBytes": max_bytes,
                 "onFull": on_full,
                 "dedupeWindowMs": dedupe_window_ms,
+                "dedupeByContent": dedupe_by_content,
+                "dedupeScope": dedupe_scope,
                 "replicas": replicas,
                 "geo": geo,
                 "schema": schema,
+                "tags": tags,
+                "snsAttributes": sns_attributes,
             },
         )
         return Call(method="PATCH", path=f"/v1/topics/{segment(topic)}", body=body, response=Topic)

@@ -28,6 +28,7 @@ class Lease:
         self.ended_by: Outcome | None = None
         self.is_completing = False
         self.is_abandoned = False
+        self.outcome: Outcome | None = None
         self._report: Callable[[float | None, str | None], None] | None = None
 
     @property

@@ -30,6 +30,10 @@ class LeaseLost(Exception):
     """The lease ended: the message is or will be delivered again, or its job was cancelled. Raised by `Lease.check`."""
 
 
+class GroupInterrupted(Exception):
+    """An earlier message of the group was not done, so this one returns to the queue: it must follow the other."""
+
+
 class Outcome(StrEnum):
     DONE = "done"
     RETRIED = "retried"

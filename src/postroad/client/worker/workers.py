@@ -15,7 +15,7 @@ from postroad.client.clients import AsyncPostroad
 from postroad.client.errors import PostroadError
 from postroad.client.worker.acker import Acker
 from postroad.client.worker.leases import Lease, LeaseRenewer, set_current_lease
-from postroad.client.worker.outcomes import DeadLetter, Ended, LeaseLost, Outcome, Retry, reason_of, truncate
+from postroad.client.worker.outcomes import DeadLetter, Ended, GroupInterrupted, LeaseLost, Outcome, Retry, reason_of, truncate
 from postroad.client.worker.progress import ProgressSender
 
 T = TypeVar("T")
@@ -74,7 +74,8 @@ class Worker:
     When the handler returns, the message is acknowledged. When it raises, the message is retried, with the exception as the
     reason; `Retry` and `DeadLetter` choose the delay and the outcome. When a lease is lost, the handler is cancelled, since
     another worker gets the message; so it is when the job is cancelled. `current_lease().report_progress` shows progress in the
-    job. `on_end` is called with the outcome of each message.
+    job. `on_end` is called with the outcome of each message. The messages of a group of an ordered queue are handled one after
+    the other, whatever the concurrency; if one of them is not done, those that follow it are requeued.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class Worker:
         self._progress = ProgressSender(client, queue, lambda lease: lease.end(Outcome.CANCELLED))
         self._acker = Acker(client, queue, self._settings.pauses)
         self._in_flight: dict[asyncio.Task[None], Lease] = {}
+        self._last_of_group: dict[str, asyncio.Task[None]] = {}
         self._has_changed = asyncio.Event()
         self._stop, self._stop_now = asyncio.Event(), asyncio.Event()
         self._background: tuple[asyncio.Task[None], ...] = ()
@@ -203,12 +205,21 @@ class Worker:
             loop.call_soon_threadsafe(self._progress.report, lease, percent, note)
 
         lease.on_progress(report)
-        lease.handling = asyncio.create_task(self._handle(lease))
+        group = None if message.sequence is None else message.group_id or ""
+        previous = None if group is None else self._last_of_group.get(group)
+        lease.handling = asyncio.create_task(self._handle(lease, previous))
         task = asyncio.create_task(self._complete(lease, lease.handling))
         self._in_flight[task] = lease
+        if group is not None:
+            self._last_of_group[group] = task
         task.add_done_callback(self._completed)
 
-    async def _handle(self, lease: Lease) -> None:
+    async def _handle(self, lease: Lease, previous: asyncio.Task[None] | None) -> None:
+        if previous is not None:
+            before = self._in_flight.get(previous)
+            await asyncio.wait({previous})
+            if before is not None and before.outcome not in (Outcome.DONE, Outcome.DEAD):
+                raise GroupInterrupted
         set_current_lease(lease)
         try:
             await self._handler(lease.message)
@@ -218,6 +229,9 @@ class Worker:
     def _completed(self, task: asyncio.Task[None]) -> None:
         lease = self._in_flight.pop(task)
         self._renewer.remove(lease)
+        group = lease.message.group_id or ""
+        if self._last_of_group.get(group) is task:
+            del self._last_of_group[group]
         self._has_changed.set()
         if not task.cancelled() and (problem := task.exception()) is not None:
             log.error("completing %s failed", lease.message.message_id, exc_info=problem)
@@ -244,6 +258,10 @@ class Worker:
             raise
 
     async def _reject(self, lease: Lease, problem: BaseException) -> None:
+        if isinstance(problem, GroupInterrupted):
+            ok = await self._acker.nack(lease, "requeue", None, None)
+            self._report(lease, Outcome.REQUEUED if ok else Outcome.LOST)
+            return
         if isinstance(problem, DeadLetter):
             reason, outcome = truncate(problem.reason), Outcome.DEAD
             ok = await self._acker.nack(lease, "dlq", None, reason)
@@ -257,6 +275,7 @@ class Worker:
         self._report(lease, outcome if ok else Outcome.LOST, reason)
 
     def _report(self, lease: Lease, outcome: Outcome, reason: str | None = None) -> None:
+        lease.outcome = outcome
         if outcome is Outcome.LOST:
             log.warning("the lease of message %s was lost; it is delivered again", lease.message.message_id)
         if self._on_end is not None:

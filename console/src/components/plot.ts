@@ -1,0 +1,55 @@
+import uPlot from 'uplot'
+import 'uplot/dist/uPlot.min.css'
+
+export type Series = { label: string; values: (number | null)[]; colour?: number; isDashed?: boolean }
+
+type Options = {
+  xs: number[]
+  isTime: boolean
+  series: Series[]
+  height: number
+  format: (value: number) => string
+  marks: () => { at: string; label: string }[]
+  colours: string[]
+  line: string
+  dim: string
+  font: string
+}
+
+export const dataOf = (xs: number[], series: Series[]) => [xs, ...series.map((one) => one.values)] as uPlot.AlignedData
+
+export function draw(box: HTMLElement, options: Options): uPlot {
+  const { xs, isTime, series, height, colours, line, dim, font, format } = options
+  const axis = { stroke: dim, font: `11px ${font}`, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 } }
+  return new uPlot(
+    {
+      width: box.clientWidth,
+      height,
+      legend: { show: false },
+      cursor: { ...(isTime ? { sync: { key: 'postroad' } } : {}), points: { size: 6 } },
+      scales: { x: { time: isTime }, y: { range: (_plot, _low, high) => [0, Math.max(1, (high ?? 1) * 1.08)] } },
+      axes: [isTime ? axis : { ...axis, values: (_plot, values) => values.map((value) => `${value} s`) }, { ...axis, size: 56, values: (_plot, values) => values.map((value) => format(value)) }],
+      series: [{}, ...series.map((one, index) => ({ label: one.label, stroke: colours[(one.colour ?? index) % colours.length], width: 1.5, ...(one.isDashed ? { dash: [5, 4] } : {}), points: { show: xs.length < 3 } }))],
+      hooks: {
+        draw: [
+          (plot) => {
+            plot.ctx.save()
+            plot.ctx.strokeStyle = dim
+            plot.ctx.setLineDash([3, 3])
+            for (const mark of options.marks()) {
+              const x = plot.valToPos(Date.parse(mark.at) / 1000, 'x', true)
+              if (x < plot.bbox.left || x > plot.bbox.left + plot.bbox.width) continue
+              plot.ctx.beginPath()
+              plot.ctx.moveTo(x, plot.bbox.top)
+              plot.ctx.lineTo(x, plot.bbox.top + plot.bbox.height)
+              plot.ctx.stroke()
+            }
+            plot.ctx.restore()
+          },
+        ],
+      },
+    },
+    dataOf(xs, series),
+    box,
+  )
+}

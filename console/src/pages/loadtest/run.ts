@@ -1,0 +1,3 @@
+import type { Schemas } from '../../api'
+
+export type Run = Schemas['LoadTest']

@@ -1,0 +1,1 @@
+"""The web console: static pages that use the public API."""

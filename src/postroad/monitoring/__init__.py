@@ -1,0 +1,1 @@
+"""Alert rules of Prometheus and dashboards of Grafana, from one list in code: `make dashboards` writes them to deploy/."""

@@ -1,0 +1,1 @@
+"""Checks of the guarantees against a running installation, by requests that any client can make."""
