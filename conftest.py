@@ -1,3 +1,3 @@
 """For `tests/` and `packages/`."""
 
-pytest_plugins = ["tests.tiers"]
+pytest_plugins = ["tests.tiers", "tests.forks"]

@@ -1,20 +1,30 @@
 """Processor time of commands: the pure stages, and `POST /v1/commands` beside `POST …/messages`.
 
-    .venv/bin/python -m benchmarks.commands [requests per measurement] [--pure]
+    .venv/bin/python -m benchmarks.commands [requests per measurement] [--pure | --registry]
 
 The pure stages (shield and fast) decide a command of about 500 bytes, with ten routes and with 100,000 routes and 1,000,000
 grants, in turns. Over HTTP 64 connections send to one installation, in turns with plain messages; `slow` is a route whose grant
-is read from the engine for every command. Each request is signed by the client, whose time is not counted.
+is read from the engine for every command; `limited` has a rate limit that is never exhausted, `cold-only` without tokens in
+memory, `strict` delivers each id once. Each request is signed by the client, whose time is not counted. `--registry` measures
+the start of a worker with an empty registry and with a large one, from a snapshot and without.
 """
 
 import argparse
 import asyncio
+import os
+import signal
 import statistics
+import subprocess
+import sys
 import time
+import urllib.request
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any
 
 import aiohttp
 import msgspec
@@ -26,27 +36,48 @@ from benchmarks.topics import processes, processor_seconds
 from postroad.client.command_signer import NewCommand, envelope
 from postroad.commands.capability import cache_policy
 from postroad.commands.fast import CacheAges, Dispatch, decide
-from postroad.commands.records import GrantRecord, RouteRecord, route_key
+from postroad.commands.packed_routes import PackedRoutes
+from postroad.commands.records import (
+    ROUTES_BUCKET,
+    SERVICES_BUCKET,
+    GrantRecord,
+    RouteRecord,
+    SecretRecord,
+    ServiceRecord,
+)
 from postroad.commands.registry_view import KnownSecret, RegistryView, Sender
 from postroad.commands.settings import CommandsSettings
 from postroad.commands.shield import Accepted, ShieldPolicy, inspect
+from postroad.commands.snapshot_store import SNAPSHOTS_BUCKET
+from postroad.jetstream.commit import CommitPolicy, Committers, PendingMessage
+from postroad.jetstream.connection import Connection, ConnectionSettings
+from postroad.jetstream.management import purge_stream
+from postroad.jetstream.write_buffer_limit import WriteBufferLimit
+from postroad.kernel.ids import new_id
 
 CONNECTIONS = 64
 ROUNDS = 5
 SECRET = "s" * 64
 _GRANTS = 10
+_BATCH = 500
+
+
+def route_records(routes: int) -> Iterator[RouteRecord]:
+    """Routes with ten grants each."""
+    for number in range(routes):
+        service, command = f"service-{number // 100}", f"command-{number % 100}"
+        grants = tuple(GrantRecord(f"bench/sender-{number + one}", 0, "key_0123456789") for one in range(_GRANTS))
+        yield RouteRecord(
+            tenant="bench", service=service, command=command, queue="q", grants=grants, created_at_ms=0, updated_at_ms=0
+        )
 
 
 def registry(routes: int) -> RegistryView:
-    """A registry in memory, with ten grants per route."""
-    records: dict[str, RouteRecord] = {}
-    for number in range(routes):
-        service, command = f"service-{number // 100}", f"command-{number % 100}"
-        grants = tuple(GrantRecord(f"bench/sender-{number + one}", 0) for one in range(_GRANTS))
-        records[route_key("bench", service, command)] = RouteRecord(
-            tenant="bench", service=service, command=command, queue="q", grants=grants, created_at_ms=0, updated_at_ms=0
-        )
-    return RegistryView(records.get, lambda _key: None, lambda _record, _secret: None)
+    """A registry in memory, as workers have it."""
+    packed = PackedRoutes()
+    for record in route_records(routes):
+        packed[record.key] = record
+    return RegistryView(packed.known, lambda _key: None, lambda _record, _secret: None)
 
 
 def pure_microseconds(view: RegistryView, routes: int, rounds: int = 20_000) -> float:
@@ -112,10 +143,22 @@ async def set_up(session: aiohttp.ClientSession, server: Server) -> str:
         key_id = (await answer.json())["keyId"]
     await put("/v1/services/sender", {"trustedKeys": [key_id]})
     await put("/v1/services/bot", {})
-    for command, check in (("post", "cached"), ("check", "sync")):
+    limit: dict[str, Any] = {"rate_limit": {"max": 1_000_000, "interval_seconds": 1}}
+    routes: dict[str, dict[str, Any]] = {
+        "post": {},
+        "check": {"acl_check": "sync"},
+        "limited": limit,
+        "cold": limit,
+        "strict": {"dedupe_mode": "strict"},
+    }
+    for command, fields in routes.items():
         await put(f"/v1/queues/bot-{command}", {"maxAttempts": 5})
-        await put(f"/v1/routes/bot/{command}", {"queue": f"bot-{command}", "acl_check": check})
+        await put(f"/v1/routes/bot/{command}", {"queue": f"bot-{command}", **fields})
         await put(f"/v1/grants/bot/{command}/sender", {})
+    ban = {"source": "sender", "kind": "cold-only", "target": "bot", "command": "cold", "reason": "benchmark"}
+    async with session.post("/v1/bans", data=msgspec.json.encode({**ban, "duration_seconds": 86_400})) as answer:
+        if answer.status != 201:
+            raise SystemExit(await answer.text())
     await put("/v1/queues/plain", {"maxAttempts": 5})
     async with session.get("/v1/tenant-config") as answer:
         secret: str = (await answer.json())["services"][0]["secrets"][0]["secret"]
@@ -132,6 +175,9 @@ def kinds(secret: str) -> list[Kind]:
         Kind("message", "/v1/queues/plain/messages", 201, f'{{"payload":{PAYLOAD}}}'.encode),
         Kind("command, fast", "/v1/commands", 202, command("post")),
         Kind("command, slow", "/v1/commands", 202, command("check")),
+        Kind("command, limited", "/v1/commands", 202, command("limited")),
+        Kind("command, limited, cold-only", "/v1/commands", 202, command("cold")),
+        Kind("command, strict", "/v1/commands", 202, command("strict")),
     ]
 
 
@@ -177,11 +223,141 @@ async def measure(server: Server, count: int) -> list[list[object]]:
     ]
 
 
+# Start with a large registry
+
+
+async def fill(engine: ConnectionSettings, routes: int) -> None:
+    """Write the records of routes, and of a hundredth as many services, in batches."""
+    connection = Connection(engine)
+    await connection.open()
+    try:
+        committers = Committers(connection, CommitPolicy(), WriteBufferLimit(1 << 30))
+        services = [
+            ServiceRecord(
+                tenant="bench",
+                name=f"service-{number}",
+                incarnation="i",
+                secrets=(SecretRecord(number=1, locked="x" * 120, created_at_ms=0),),
+                created_at_ms=0,
+                updated_at_ms=0,
+            )
+            for number in range(routes // 100)
+        ]
+        tables: list[tuple[str, Iterator[ServiceRecord | RouteRecord]]] = [
+            (SERVICES_BUCKET, iter(services)),
+            (ROUTES_BUCKET, route_records(routes)),
+        ]
+        for bucket, records in tables:
+            while part := list(islice(records, _BATCH)):
+                pending = [PendingMessage(f"$KV.{bucket}.{one.key}", msgspec.json.encode(one), new_id()) for one in part]
+                await committers.of(f"KV_{bucket}").append_together(pending)
+    finally:
+        await connection.close()
+
+
+async def without_snapshots(engine: ConnectionSettings) -> None:
+    connection = Connection(engine)
+    await connection.open()
+    try:
+        await purge_stream(connection, f"OBJ_{SNAPSHOTS_BUCKET}")
+    finally:
+        await connection.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Of a worker, until it is ready: time by the clock and of the processor, and its memory then."""
+
+    seconds: float
+    processor_seconds: float
+    megabytes: float
+
+
+def started(server: Server) -> Start:
+    """End the gateway's worker and wait for the next one. Includes the interpreter's start and imports."""
+    [before] = processes(server.pid)["worker"]
+    os.kill(before, signal.SIGKILL)
+    began = time.monotonic()
+    while True:
+        try:
+            with urllib.request.urlopen(f"{server.url}/readyz", timeout=60) as answer:
+                if answer.status == 200:
+                    break
+        except OSError:
+            time.sleep(0.01)
+    seconds = time.monotonic() - began
+    [worker] = processes(server.pid)["worker"]
+    kilobytes = int(Path(f"/proc/{worker}/status").read_text().partition("VmRSS:")[2].split()[0])
+    return Start(seconds, processor_seconds([worker]), kilobytes / 1000)
+
+
+def snapshot(server: Server, *words: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "postroad", "snapshot", *words, "--data", str(server.home), "--json"]
+    found: dict[str, Any] = msgspec.json.decode(subprocess.run(command, check=True, capture_output=True).stdout)
+    return found
+
+
+def measure_registry(routes: int, count: int) -> None:
+    """The start of a worker and the cost of a command with an empty registry, then with a large one."""
+    rows: dict[str, Start] = {}
+    costs: dict[str, float] = {}
+    with postroad() as server:
+        rows["empty"] = min((started(server) for _ in range(ROUNDS)), key=lambda one: one.processor_seconds)
+        costs["empty"] = uvloop.run(command_microseconds(server, count))
+        uvloop.run(fill(server.engine, routes))
+        for name in ("snapshot", "whole registry"):
+            found = []
+            for _ in range(3):
+                if name == "snapshot":
+                    snapshot(server, "write")
+                else:
+                    uvloop.run(without_snapshots(server.engine))
+                found.append(started(server))
+            rows[name] = min(found, key=lambda one: one.processor_seconds)
+        snapshot(server, "write")
+        started(server)
+        costs["snapshot"] = uvloop.run(command_microseconds(server, count))
+        shown = snapshot(server, "show")
+    print(
+        f"{shown['routes']:,} routes, {shown['grants']:,} grants; stored: {shown['stored'][-1]['bytes'] / 1e6:.1f} MB compressed"
+    )
+    print(
+        table(
+            ["start of a worker", "seconds", "processor seconds", "memory (MB)", "command (µs of the worker)"],
+            [
+                [name, f"{one.seconds:.2f}", f"{one.processor_seconds:.2f}", f"{one.megabytes:.0f}", f"{costs.get(name, 0):.0f}"]
+                for name, one in rows.items()
+            ],
+        )
+    )
+
+
+async def command_microseconds(server: Server, count: int) -> float:
+    """Processor time of the worker for a command on the fast path: the least of some rounds."""
+    headers = {"Authorization": f"Bearer {server.key}", "Content-Type": "application/json", "X-Postroad-Service": "sender"}
+    async with aiohttp.ClientSession(server.url, headers=headers, connector=aiohttp.TCPConnector(limit=0)) as session:
+        secret = await set_up(session, server)
+        kind = next(one for one in kinds(secret) if one.name == "command, fast")
+        await send(session, kind, 500)
+        found = []
+        for _ in range(ROUNDS):
+            workers = processes(server.pid)["worker"]
+            before = processor_seconds(workers)
+            await send(session, kind, count)
+            found.append((processor_seconds(workers) - before) / count * 1e6)
+    return min(found)
+
+
 def main() -> None:
     arguments = argparse.ArgumentParser()
     arguments.add_argument("requests", nargs="?", type=int, default=1500)
     arguments.add_argument("--pure", action="store_true", help="only the pure stages")
+    arguments.add_argument("--registry", action="store_true", help="only the start with a large registry")
+    arguments.add_argument("--routes", type=int, default=100_000, help="of the large registry, with ten grants each")
     given = arguments.parse_args()
+    if given.registry:
+        measure_registry(given.routes, given.requests)
+        return
     measure_pure()
     if not given.pure:
         with postroad() as server:

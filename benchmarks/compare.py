@@ -1,9 +1,10 @@
-"""Compare Postroad with other servers: the same load on each, in one run, on loopback, in less than 15 minutes.
+"""Compare Postroad with other servers: the same load on each, in one run, on loopback, in less than 20 minutes.
 
     make bench      (or: .venv/bin/python -m benchmarks.compare [--seconds 5] [--rounds 2] [--only queues|topics|appends|live …])
 
 - queues: wrk publishes 200 bytes of JSON over 64 and 256 connections; then consumers (pulling.py) pull and acknowledge these
-  messages one at a time over 16 and 64. The rounds alternate the order of the servers; the table shows the means.
+  messages one at a time over 16 and 64, and 10 and 100 at a time over 16. The rounds alternate the order of the servers; the
+  table shows the means.
 - topics: wrk publishes the same to a topic; peer: RabbitMQ.
 - appends: 64 connections append 100 bytes of JSON to durable streams; peer: the protocol's reference server (streams.py).
 - live: 200 readers of server-sent events, and one writer (streams.py, sse_readers.py), peers: nchan and the reference server.
@@ -30,19 +31,44 @@ from pathlib import Path
 
 from benchmarks import streams
 from benchmarks.harness import Load, mean, wrk
+from benchmarks.interpreter import description as python_of_postroad
 from benchmarks.peers import fauxqs, ministack, moto, nchan, postroad, rabbitmq, reference, webdis
 from benchmarks.peers.peer import FSYNC, INTERVAL, MEMORY, Peer, Queue, Request, Unavailable, answered, install
 from benchmarks.pulling import pulled
-from benchmarks.report import APPEND_MANY, APPEND_ONE, LIVE, PACED, PUBLISH, PUBLISH_TOPIC, PULL, US, Results, Row, written
+from benchmarks.report import (
+    APPEND_MANY,
+    APPEND_ONE,
+    LIVE,
+    PACED,
+    PUBLISH,
+    PUBLISH_TOPIC,
+    PULL,
+    PULL_BATCHES,
+    US,
+    Results,
+    Row,
+    written,
+)
 
 RESULTS = Path(__file__).with_name("results.md")
-QUEUES = (postroad.ALWAYS, postroad.TIMED, rabbitmq.PEER, webdis.ALWAYS, webdis.EVERYSEC, moto.PEER, ministack.PEER, fauxqs.PEER)
-TOPICS = (postroad.TOPIC_ALWAYS, postroad.TOPIC_TIMED, rabbitmq.PEER)
+QUEUES = (
+    postroad.GROUP,
+    postroad.ALWAYS,
+    postroad.TIMED,
+    rabbitmq.PEER,
+    webdis.ALWAYS,
+    webdis.EVERYSEC,
+    moto.PEER,
+    ministack.PEER,
+    fauxqs.PEER,
+)
+TOPICS = (postroad.TOPIC_GROUP, postroad.TOPIC_ALWAYS, postroad.TOPIC_TIMED, rabbitmq.PEER)
 PUBLISHERS, CONSUMERS = (64, 256), (16, 64)
+BATCH_CONSUMERS, BATCH_SECONDS = 16, 2.0
 APPENDERS = 64
 READERS, MESSAGES = 200, 500
 CALM_SECONDS_MAX = 20
-SECONDS_MAX = 14 * 60  # no measurement starts after this
+SECONDS_MAX = 19 * 60  # no measurement starts after this
 
 Key = tuple[str, int]  # load and connections
 
@@ -142,6 +168,14 @@ def queue_loads(peer: Peer, seconds: float) -> Iterator[tuple[Key, Load, str]]:
             notes = [f"{load.failed} failed"] if load.failed else []
             notes += [] if load.per_second else ["none ended in time"]
             yield (PULL, connections), load, ", ".join([*notes, *([f"{empty} empty answers"] if empty else [])])
+        for size, load_name in PULL_BATCHES.items():
+            batches = queue.of_batches(size)
+            if batches is None:
+                continue
+            published(queue, max(PUBLISHERS), seconds)
+            wait_until_responsive(queue)
+            load, empty = pulled(batches, BATCH_CONSUMERS, BATCH_SECONDS)
+            yield (load_name, BATCH_CONSUMERS), load, f"{empty} empty answers" if empty else ""
 
 
 def topic_loads(peer: Peer, seconds: float) -> Iterator[tuple[Key, Load, str]]:
@@ -181,7 +215,9 @@ def rows_of(peers: Sequence[Peer], loads: Loads, keys: Sequence[Key], seconds: f
     for key in keys:
         for peer in peers:
             result = mean(found[key, peer.name]) if (key, peer.name) in found else None
-            says = peer.one_pull if key[0] == PULL else peer.says
+            if result is None and key[0] in PULL_BATCHES.values() and peer.name not in why:
+                continue  # more than the server allows
+            says = peer.one_pull if key[0] in (PULL, *PULL_BATCHES.values()) else peer.says
             note = notes.get((key, peer.name), "") if result else why.get(peer.name, "")
             rows.append(Row(*key, peer.name, peer.promise, says, result, note))
     return rows
@@ -189,6 +225,7 @@ def rows_of(peers: Sequence[Peer], loads: Loads, keys: Sequence[Key], seconds: f
 
 def queues(seconds: float, rounds: int, clock: Clock) -> list[Row]:
     keys = [(PUBLISH, connections) for connections in PUBLISHERS] + [(PULL, connections) for connections in CONSUMERS]
+    keys += [(load, BATCH_CONSUMERS) for load in PULL_BATCHES.values()]
     return rows_of(QUEUES, queue_loads, keys, seconds, rounds, clock)
 
 
@@ -202,13 +239,13 @@ def topics(seconds: float, rounds: int, clock: Clock) -> list[Row]:
 def appends(seconds: float, _rounds: int, clock: Clock) -> list[Row]:
     rows = []
     for name, count in ((APPEND_ONE, 1), (APPEND_MANY, 64)):
-        for kind, peer in (("files", postroad.ALWAYS), ("memory", postroad.TIMED)):
+        for kind, peer in (("files", postroad.GROUP), ("memory", postroad.TIMED)):
             load, other, why = None, None, ""
             try:
                 clock.check()
                 install(reference.SETUP)
                 load, other = streams.side_by_side(
-                    kind, "always" if peer.promise == FSYNC else postroad.INTERVAL_SECONDS, count, seconds
+                    kind, "group" if peer.promise == FSYNC else postroad.INTERVAL_SECONDS, count, seconds
                 )
                 say(f"{name}, {peer.name}: {load.per_second:,.0f}/s; the reference in {kind}: {other.per_second:,.0f}/s")
             except Unavailable as problem:
@@ -307,8 +344,8 @@ def versions() -> Iterator[str]:
     yield f"nchan {nchan.version()}"
     yield f"Durable Streams reference server {reference.version()}"
     yield first_line(str(Path(sys.executable).with_name("nats-server")), "--version").replace(": v", " ")
-    yield f"CPython {platform.python_version()}"
-    yield f"Node.js {first_line('node', '--version')}"
+    yield python_of_postroad()
+    yield f"Node.js {first_line('.venv/bin/node', '--version')}"
 
 
 def facts(chosen: argparse.Namespace, clock: Clock) -> list[str]:

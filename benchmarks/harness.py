@@ -7,7 +7,6 @@ import shutil
 import signal
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 import tomllib
@@ -16,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.interpreter import measured_python
 from postroad.container import connection_settings
 from postroad.jetstream.connection import ConnectionSettings
 from postroad.runtime.embedded_server import free_port, with_running_engine
@@ -47,19 +47,19 @@ def postroad(**environment: str) -> Iterator[Server]:
         "POSTROAD_PIPELINE": "false",
     }
     env = {**os.environ, **ours, **environment}
-    process = subprocess.Popen([sys.executable, "-m", "postroad", "up"], env=env, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen([measured_python(), "-m", "postroad", "up"], env=env, stdout=subprocess.DEVNULL)
     try:
         url = f"http://127.0.0.1:{port}"
         _wait_ready(url)
         yield Server(url, tomllib.loads((home / "credentials.toml").read_text())["tenant_key"], home, process.pid)
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait(10)
+        process.wait(60)
         shutil.rmtree(home, ignore_errors=True)
 
 
 def _wait_ready(url: str) -> None:
-    until = time.monotonic() + 30
+    until = time.monotonic() + 120  # a busy machine
     while time.monotonic() < until:
         with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/readyz", timeout=2) as answer:
             if answer.status == 200:

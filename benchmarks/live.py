@@ -1,10 +1,11 @@
-"""Live readers of topics over server-sent events and WebSockets, beside nchan.
+"""Live readers of topics over server-sent events and WebSockets, beside nchan and pushpin.
 
     .venv/bin/python -m benchmarks.live [messages] [readers …]      default: 200 messages, 200 and 1000 readers
-    .venv/bin/python -m benchmarks.live sockets [connections]       memory of idle WebSockets, 10,000 by default
+    .venv/bin/python -m benchmarks.live sockets [connections]       10,000 open WebSockets: memory, and publishes beside them
 
 One writer publishes as fast as it is answered; then 20 messages a second. Servers take turns. `processor` is the time of the
-process that serves readers, per delivered message, publishing included. nchan keeps messages in memory; Postroad's are fsynced.
+processes that serve readers, per delivered message, publishing included. nchan and pushpin keep messages in memory; those of
+Postroad are fsynced.
 """
 
 import argparse
@@ -19,6 +20,7 @@ import time
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -27,19 +29,20 @@ import httpx
 import uvloop
 
 from benchmarks.harness import Server, postroad, table
-from benchmarks.peers import nchan
-from benchmarks.peers.peer import Unavailable
+from benchmarks.peers import nchan, pushpin
+from benchmarks.peers.peer import Unavailable, install
 from benchmarks.sse_readers import MARKER
 from benchmarks.topics import processes, processor_seconds
 
 ROUNDS = 2
 PACED = 20
+SETTLE_SECONDS = 0.5
 BODY = '{"order":"4711","customer":"c-0815","total":"129.90","note":"' + MARKER.decode() + "x" * 40 + '"}'
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A server and a kind of connection. `live` and `publish` are paths for the name of a topic or channel."""
+    """A server and a kind of connection. `live` is a path for the name of a topic or channel, `publish` a URL."""
 
     name: str
     url: str
@@ -48,7 +51,7 @@ class Side:
     create: Callable[[str], None]
     publish: Callable[[str], str]
     live: Callable[[str], str]
-    body: bytes
+    body: Callable[[str], bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +71,18 @@ def ours(server: Server) -> Iterator[Side]:
         httpx.put(f"{server.url}/v1/topics/{name}", headers=headers, json={}).raise_for_status()
 
     def publish(name: str) -> str:
-        return f"/v1/topics/{name}/messages"
+        return f"{server.url}/v1/topics/{name}/messages"
 
-    yield Side("Postroad, events", server.url, pids, headers, create, publish, lambda name: f"/v1/topics/{name}/stream", body)
+    yield Side(
+        "Postroad, events",
+        server.url,
+        pids,
+        headers,
+        create,
+        publish,
+        lambda name: f"/v1/topics/{name}/stream",
+        lambda _: body,
+    )
     yield Side(
         "Postroad, WebSocket",
         server.url.replace("http", "ws"),
@@ -79,7 +91,7 @@ def ours(server: Server) -> Iterator[Side]:
         create,
         publish,
         lambda name: f"/v1/ws?{name}",
-        body,
+        lambda _: body,
     )
 
 
@@ -89,20 +101,48 @@ def of_nchan() -> Iterator[Side]:
         pids = [int(pid) for pid in children] or [peer.pid]
         for name, url in (("nchan, events", peer.url), ("nchan, WebSocket", peer.url.replace("http", "ws"))):
             path = "/listen/" if url.startswith("http") else "/socket/"
-            yield Side(name, url, pids, {}, lambda _: None, peer.path, lambda name, path=path: path + name, BODY.encode())  # type: ignore[misc]
+            yield Side(
+                name,
+                url,
+                pids,
+                {},
+                lambda _: None,
+                lambda name: peer.url + peer.path(name),
+                lambda name, path=path: path + name,  # type: ignore[misc]
+                lambda _: BODY.encode(),
+            )
+
+
+def of_pushpin() -> Iterator[Side]:
+    with pushpin.running() as peer:
+        kinds = (
+            ("pushpin, events", peer.url, "/events/", partial(pushpin.event_item, BODY)),
+            ("pushpin, WebSocket", peer.url.replace("http", "ws"), "/socket/", partial(pushpin.socket_item, BODY)),
+        )
+        for name, url, path, body in kinds:
+            yield Side(
+                name,
+                url,
+                peer.pids(),
+                {"Content-Type": "application/json"},
+                lambda _: None,
+                lambda _: peer.control,
+                lambda name, path=path: path + name,  # type: ignore[misc]
+                body,
+            )
 
 
 def write(side: Side, name: str, messages: int, per_second: float) -> list[float]:
     """The times at which the messages were sent."""
-    parts = urlsplit(side.url)
+    parts = urlsplit(side.publish(name))
     connection = http.client.HTTPConnection(str(parts.hostname), parts.port)
-    sent: list[float] = []
+    body, sent = side.body(name), list[float]()
     started = time.monotonic()
     for number in range(messages):
         if per_second:
             time.sleep(max(0.0, started + number / per_second - time.monotonic()))
         sent.append(time.monotonic())
-        connection.request("POST", side.publish(name), side.body, side.headers)
+        connection.request("POST", parts.path, body, side.headers)
         answer = connection.getresponse()
         answer.read()
         if answer.status >= 300:
@@ -121,27 +161,28 @@ def measure(side: Side, name: str, readers: int, messages: int, per_second: floa
             assert process.stdout is not None
             if process.stdout.readline() != "connected\n":
                 raise SystemExit(f"{side.name}: the readers could not connect")
+            time.sleep(SETTLE_SECONDS)  # pushpin confirms a socket a little before it has subscribed it
             before = processor_seconds(side.pids)
             sent = write(side, name, messages, per_second)
             process.wait()
             used = processor_seconds(side.pids) - before
         arrivals = array("d", file.read_bytes())
-    latencies = sorted(1000 * (at - sent[place % messages]) for place, at in enumerate(arrivals) if at)
+    latencies = [1000 * (at - sent[place % messages]) for place, at in enumerate(arrivals) if at]
     elapsed = max(arrivals) - sent[0]
-    p99 = latencies[len(latencies) * 99 // 100]
-    return Result(len(latencies) / elapsed, p99, used / len(latencies) * 1e6, readers * messages - len(latencies))
+    return Result(len(latencies) / elapsed, p99(latencies), used / len(latencies) * 1e6, readers * messages - len(latencies))
 
 
 @contextlib.contextmanager
 def sides() -> Iterator[list[Side]]:
     with postroad() as server, contextlib.ExitStack() as stack:
         found = list(ours(server))
-        peers = of_nchan()
-        stack.callback(peers.close)  # type: ignore[attr-defined]
-        try:
-            found += [next(peers), next(peers)]
-        except Unavailable as problem:
-            print(f"without nchan: {problem}", file=sys.stderr)
+        for setup, peers in ((nchan.SETUP, of_nchan()), (pushpin.SETUP, of_pushpin())):
+            stack.callback(peers.close)  # type: ignore[attr-defined]
+            try:
+                install(setup)
+                found += [next(peers), next(peers)]
+            except Unavailable as problem:
+                print(f"without {setup}: {problem}", file=sys.stderr)
         yield found
 
 
@@ -168,43 +209,67 @@ def memory_kib(pids: list[int]) -> int:
     return sum(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
 
 
-async def hold(server: Server, connections: int) -> str:
-    """Open sockets with one subscription each, leave them idle, then publish one message a second."""
+def p99(times: list[float]) -> float:
+    return sorted(times)[len(times) * 99 // 100]
+
+
+async def publish_times(session: aiohttp.ClientSession, seconds: float) -> list[float]:
+    """Latencies in ms of publishes to a topic without readers, 50 a second."""
+    times: list[float] = []
+    started = time.monotonic()
+    for number in range(int(50 * seconds)):
+        await asyncio.sleep(max(0.0, started + number / 50 - time.monotonic()))
+        before = time.monotonic()
+        async with session.post("/v1/topics/other/messages", json={"subject": "a", "payload": number}) as answer:
+            assert answer.status == 201
+        times.append(1000 * (time.monotonic() - before))
+    return times
+
+
+async def publish_to_all(session: aiohttp.ClientSession, messages: int) -> list[float]:
+    """Publish to the readers once a second. Returns when each message was sent."""
+    sent: list[float] = []
+    for _ in range(messages):
+        sent.append(time.monotonic())
+        async with session.post("/v1/topics/held/messages", json={"subject": "a", "payload": MARKER.decode()}) as answer:
+            assert answer.status == 201
+        await asyncio.sleep(1)
+    return sent
+
+
+async def hold(server: Server, connections: int, messages: int = 10) -> str:
+    """Publishes to another topic: alone, beside idle sockets, beside sockets that get a message a second, and alone again."""
     pids = processes(server.pid)["worker"]
     headers = {"Authorization": f"Bearer {server.key}"}
-    connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(server.url, headers=headers, connector=connector) as session:
-        await session.put("/v1/topics/held", json={})
-        before, slots = memory_kib(pids), asyncio.Semaphore(100)
-
-        async def open_one() -> aiohttp.ClientWebSocketResponse:
-            async with slots:
-                socket = await session.ws_connect("/v1/ws", protocols=["postroad.v1"], autoping=True)
-                await socket.send_json({"op": "subscribe", "ref": "a", "topic": "held"})
-                while '"ready"' not in (await socket.receive_str()):
-                    pass
-                return socket
-
-        sockets = await asyncio.gather(*[open_one() for _ in range(connections)])
-        each = (memory_kib(pids) - before) / connections
-        latencies: list[float] = []
-        for number in range(10):
-            started = time.monotonic()
-            async with session.post("/v1/topics/held/messages", json={"subject": "a", "payload": number}) as answer:
-                assert answer.status == 201
-            latencies.append(1000 * (time.monotonic() - started))
-            await asyncio.sleep(1)
-        seen = await asyncio.gather(*[_count(socket) for socket in sockets])
-        rows: list[list[object]] = [[connections, f"{each:.1f}", f"{max(latencies):.1f}", sum(10 - one for one in seen)]]
-    return table(["sockets", "KiB each", "slowest publish, ms", "missing"], rows)
-
-
-async def _count(socket: aiohttp.ClientWebSocketResponse) -> int:
-    count = 0
-    with contextlib.suppress(TimeoutError):
-        while count < 10:
-            count += '"message"' in await socket.receive_str(timeout=10)
-    return count
+    async with aiohttp.ClientSession(server.url, headers=headers) as session:
+        for topic in ("held", "other"):
+            async with session.put(f"/v1/topics/{topic}", json={}) as answer:
+                answer.raise_for_status()
+        await publish_times(session, 2)
+        alone, before = await publish_times(session, messages), memory_kib(pids)
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "arrivals"
+            url = server.url.replace("http", "ws") + "/v1/ws?held"
+            command = [sys.executable, "-m", "benchmarks.sse_readers", url, str(connections), str(messages), str(file)]
+            readers = await asyncio.create_subprocess_exec(
+                *command, f"Authorization: {headers['Authorization']}", stdout=subprocess.PIPE
+            )
+            assert readers.stdout is not None
+            if await readers.stdout.readline() != b"connected\n":
+                raise SystemExit("the sockets could not be opened")
+            each = (memory_kib(pids) - before) / connections
+            idle = await publish_times(session, messages)
+            sent, served = await asyncio.gather(publish_to_all(session, messages), publish_times(session, messages))
+            await readers.wait()
+            arrivals = array("d", file.read_bytes())
+        alone += await publish_times(session, messages)
+    delays = [1000 * (at - sent[place % messages]) for place, at in enumerate(arrivals) if at]
+    missing = connections * messages - len(delays)
+    rows: list[list[object]] = [["none", "", f"{p99(alone):.1f}", "", "", ""]]
+    for name, times, delay in (("idle", idle, ""), ("one message a second", served, f"{p99(delays):.0f}")):
+        ratio = f"{p99(times) / p99(alone):.2f}"
+        rows.append([f"{connections:,}, {name}", f"{each:.1f}", f"{p99(times):.1f}", ratio, delay, missing if delay else ""])
+    return table(["sockets", "KiB each", "publish p99 ms", "ratio", "delivered p99 ms", "missing"], rows)
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """Silver events for measurements: six tenants, 48 queues, jobs from their first step to their last, samples, sessions; seeded."""
 
-from collections.abc import Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +9,8 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
-from pyspark.sql import types as spark
 
-from postroad.pipeline.schemas import events_schema
+from postroad.pipeline.schemas import arrow_schema, events_schema
 
 START = datetime(2026, 11, 16, tzinfo=UTC)
 START_MS = int(START.timestamp() * 1000)
@@ -26,24 +25,25 @@ _LATER = "2026-11-17T00:00:00.000Z"  # for texts that no report reads
 _EVERY_SECONDS = 5
 
 Columns = dict[str, Any]
-_ARROW: dict[spark.DataType, Any] = {
-    spark.StringType(): pa.string(),
-    spark.LongType(): pa.int64(),
-    spark.IntegerType(): pa.int32(),
-    spark.DoubleType(): pa.float64(),
-    spark.BooleanType(): pa.bool_(),
-    spark.TimestampType(): pa.timestamp("us", tz="UTC"),
-}
-SCHEMA = pa.schema([(field.name, _ARROW[field.dataType]) for field in events_schema()])
+SCHEMA = arrow_schema(events_schema())
 
 
 def write_events(folder: Path, count: int, seed: int = 7) -> None:
     """About `count` events, in files of a million; the same ones for the same seed."""
+    write_files(folder, count, lambda wanted: _events(np.random.default_rng(seed), wanted, 0))
+
+
+def write_files(folder: Path, count: int, made: Callable[[int], pa.Table]) -> None:
+    """Files of a million of the made events. All have the same events, each in another part of the day: to make them takes longer
+    than to write them."""
     folder.mkdir(parents=True)
+    table = made(min(count, EVENTS_PER_FILE))
+    place = table.column_names.index("time")
     for number in range(-(-count // EVENTS_PER_FILE)):
-        wanted = min(EVENTS_PER_FILE, count - number * EVENTS_PER_FILE)
-        table = _events(np.random.default_rng([seed, number]), wanted, number)
-        pq.write_table(table, folder / f"events-{number:03}.parquet", compression="zstd", row_group_size=250_000)
+        later = pc.add(table.column("time"), pa.scalar(timedelta(seconds=number * SECONDS_PER_FILE)))
+        moved = table.set_column(place, table.schema.field("time"), later.cast(table.schema.field("time").type))
+        path = folder / f"events-{number:03}.parquet"
+        pq.write_table(moved[: count - number * EVENTS_PER_FILE], path, compression="zstd", row_group_size=250_000)
 
 
 def _events(random: np.random.Generator, wanted: int, number: int) -> pa.Table:

@@ -1,5 +1,6 @@
-"""Consumers over HTTP, the same for every server: each connection pulls one message, acknowledges it if that needs a
-request, and pulls the next. An operation is both; its latency is from the pull to the last response.
+"""Consumers over HTTP, the same for every server: each connection pulls a message, or some at once, acknowledges them if that
+needs a request, and pulls the next. An operation is both; its latency is from the pull to the last response. The rate is that of
+messages.
 
 They handle raw bytes in callbacks, without a library, because they share two cores with the measured server.
 """
@@ -27,6 +28,7 @@ class TenantCounters:
     since: float
     until: float
     times: list[float]
+    messages: int = 0
     empty: int = 0
     failed: int = 0
 
@@ -43,6 +45,7 @@ class Consumer(asyncio.Protocol):
         self._received = b""
         self._is_acking = False
         self._none_left = 0
+        self._taken = 0  # messages of the present operation
         self.is_done = False
 
     def connection_made(self, transport: asyncio.WriteTransport) -> None:  # type: ignore[override]
@@ -94,7 +97,7 @@ class Consumer(asyncio.Protocol):
             self._tally.failed += 1
         elif self._is_acking:
             self._count()
-        elif not self._queue.taken(body):
+        elif not self._take(body):
             self._tally.empty += 1
             self._none_left += 1
         elif self._queue.ack is not None:
@@ -105,11 +108,16 @@ class Consumer(asyncio.Protocol):
             self._count()
         self._next()
 
+    def _take(self, body: bytes) -> int:
+        self._taken = self._queue.taken(body)
+        return self._taken
+
     def _count(self) -> None:
         self._none_left = 0
         now = time.perf_counter()
         if self._tally.since <= now < self._tally.until:
             self._tally.times.append(now - self._started)
+            self._tally.messages += self._taken
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._waiting is None:
@@ -139,8 +147,8 @@ async def _consume(queue: Queue, connections: int, seconds: float, warm: float) 
 
 
 def pulled(queue: Queue, connections: int, seconds: float, warm: float = 0.5) -> tuple[Load, int]:
-    """Operations per second, and the number of empty pulls."""
+    """Messages per second, latencies of operations, and the number of empty pulls."""
     tally = uvloop.run(_consume(queue, connections, seconds, warm))
     times = sorted(tally.times) or [0.0]
-    load = Load(len(tally.times) / seconds, 1000 * times[len(times) // 2], 1000 * times[len(times) * 99 // 100], tally.failed)
+    load = Load(tally.messages / seconds, 1000 * times[len(times) // 2], 1000 * times[len(times) * 99 // 100], tally.failed)
     return load, tally.empty

@@ -1,5 +1,5 @@
-"""A cluster of three nats-servers, on loopback or in a `Network`, and Postroad processes on it; all can be killed, paused and
-restarted."""
+"""A cluster of nats-servers, usually three, on loopback or in a `Network`, and Postroad processes on it. All can be killed,
+paused and restarted."""
 
 import signal
 import socket
@@ -27,14 +27,14 @@ _USER, _PASSWORD = "postroad", "only-on-loopback"
 class Node:
     """One server of the cluster, with a port and a store that survive its process."""
 
-    def __init__(self, name: str, home: Path, host: Host = LOOPBACK) -> None:
-        self.name, self.home, self.host = name, home, host
+    def __init__(self, name: str, home: Path, host: Host = LOOPBACK, tags: Sequence[str] = ()) -> None:
+        self.name, self.home, self.host, self.tags = name, home, host, tags
         self.port, self.route_port, self._health_port = free_port(), free_port(), free_port()
         self.url = f"nats://{_USER}:{_PASSWORD}@{host.address}:{self.port}"
         self.process: subprocess.Popen[bytes] | None = None
         self.is_paused = False
 
-    def configure(self, nodes: "list[Node]") -> None:
+    def configure(self, nodes: "list[Node]", route_options: str = _ROUTE_LIMITS) -> None:
         """Like the configuration of the embedded server, with routes to the other nodes."""
         self.home.mkdir(parents=True)
         address = self.host.address
@@ -43,10 +43,11 @@ class Node:
             f'listen: "{address}:{self.port}"\n'
             f'http: "{address}:{self._health_port}"\n'
             f'server_name: "{self.name}"\n'
+            f"server_tags: {msgspec.json.encode(self.tags).decode()}\n"
             f'log_file: "{self.home / "nats.log"}"\n'
             f"max_payload: {8 * 1024 * 1024}\n"
             f'authorization {{ user: "{_USER}", password: "{_PASSWORD}", timeout: 5 }}\n'
-            f'cluster {{ name: "tests", listen: "{address}:{self.route_port}", routes: [{routes}], {_ROUTE_LIMITS} }}\n'
+            f'cluster {{ name: "tests", listen: "{address}:{self.route_port}", routes: [{routes}], {route_options} }}\n'
             f'jetstream {{ store_dir: "{self.home / "jetstream"}", sync_interval: "always" }}\n'
         )
         (self.home / "nats.conf").write_text(text)
@@ -143,11 +144,21 @@ class _Info(msgspec.Struct):
 class Cluster:
     """The servers, and the Postroad installations that `gateway` adds."""
 
-    def __init__(self, home: Path, hosts: Sequence[Host] = (LOOPBACK,) * NODES) -> None:
+    def __init__(
+        self,
+        home: Path,
+        hosts: Sequence[Host] = (LOOPBACK,) * NODES,
+        tags: Sequence[Sequence[str]] | None = None,
+        route_options: str = _ROUTE_LIMITS,
+    ) -> None:
+        """`tags`: those of each server."""
         self._home = home
-        self.nodes = [Node(f"n{number}", home / f"n{number}", host) for number, host in enumerate(hosts, 1)]
+        self.nodes = [
+            Node(f"n{number}", home / f"n{number}", host, () if tags is None else tags[number - 1])
+            for number, host in enumerate(hosts, 1)
+        ]
         for node in self.nodes:
-            node.configure(self.nodes)
+            node.configure(self.nodes, route_options)
         self.gateways: list[Installation] = []
 
     async def start(self) -> None:

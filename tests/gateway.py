@@ -16,6 +16,7 @@ from postroad.access.identity_cache import DEFAULT_TENANT
 from postroad.access.key_service import key_record
 from postroad.access.keys import PLATFORM_PREFIX, new_key
 from postroad.access.records import KeyRecord, TenantRecord
+from postroad.api.problems import HINTS
 from postroad.container import Node, Role, prepare_engine, running_node, running_platform
 from postroad.http.app import App
 from postroad.http.connection import RequestLimits
@@ -24,9 +25,10 @@ from postroad.http.tls import TlsCertificate
 from postroad.jetstream import stream_reader
 from postroad.jetstream.connection import Connection
 from postroad.kernel.clock import Clock, now_ms
+from postroad.kernel.errors import RegistryStale
 from postroad.kernel.identity import ALL_SCOPES, Scope
 from postroad.settings import Secret, Settings
-from postroad.telemetry.frames import frame_subject, unpack
+from postroad.telemetry.frames import frame_subject, unpack, unpack_archived
 from tests.scratch import scratch_folder
 from tests.waiting import eventually
 
@@ -67,7 +69,8 @@ class Answer:
         assert found["title"] and found["detail"]
         assert isinstance(found["retryable"], bool)
         assert found["requestId"] == self.headers["x-request-id"]
-        assert set(found) <= {"type", "title", "status", "detail", "code", "retryable", "requestId", "reason", "errors"}
+        common = {"type", "title", "status", "detail", "code", "retryable", "requestId", "reason", "errors"}
+        assert set(found) <= common | {*HINTS}
         return found
 
     def ok(self, status: int = 200) -> Any:
@@ -158,13 +161,25 @@ class Tenant:
         """The stored events of the tenant, in order."""
         return await events_of(self.gateway.node.platform.connection, stream, self.id)
 
+    async def archived(self, stream: str = "COMMANDS") -> list[tuple[dict[str, Any], dict[str, Any]]]:
+        """The stored events of the tenant that have an archived line, each with that line, in order."""
+        frames = await frames_of(self.gateway.node.platform.connection, stream, self.id)
+        pairs = [pair for frame in frames for pair in unpack_archived(frame)]
+        return [(msgspec.json.decode(event), msgspec.json.decode(line)) for event, line in pairs if line is not None]
+
 
 async def events_of(connection: Connection, stream: str, tenant: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    frames = await frames_of(connection, stream, tenant)
+    return [msgspec.json.decode(line) for frame in frames for line in unpack(frame)]
+
+
+async def frames_of(connection: Connection, stream: str, tenant: str) -> list[bytes]:
+    """The bodies of the stored frames of a tenant, in order."""
+    found: list[bytes] = []
     following, is_end = 1, False
     while not is_end:
         page = await stream_reader.read(connection, stream, frame_subject(stream, tenant), following, 1000)
-        found += [msgspec.json.decode(line) for entry in page.entries for line in unpack(entry.payload)]
+        found += [entry.payload for entry in page.entries]
         following, is_end = page.next_sequence, page.is_end
     return found
 
@@ -199,10 +214,19 @@ class Gateway:
         return Client(self.url, self.session, {"Authorization": f"Bearer {key}"})
 
     async def tenant(self, *, auto_create_queues: bool = False) -> Tenant:
+        await eventually(self._is_fresh)
         name = f"t-{uuid.uuid4().hex[:16]}"
         record = TenantRecord(id=name, created_at_ms=now_ms(), updated_at_ms=now_ms())
         await self.node.access.tenants.add(record, auto_create_queues=auto_create_queues)
         return await self.key_of(name)
+
+    def _is_fresh(self) -> bool:
+        """False after a test without an event loop, during which the gateway stood still, until it has caught up."""
+        try:
+            self.node.platform.identities.check_fresh()
+        except RegistryStale:
+            return False
+        return True
 
     async def key_of(self, tenant: str, scopes: tuple[Scope, ...] = ALL_SCOPES, **more: Any) -> Tenant:
         key = new_key()
@@ -292,7 +316,20 @@ async def running_gateway(
         if not await node.access.tenants.create_default(tenant_key=new_key(), admin_key=admin_key):
             await node.access.keys.add(key_record(admin_key, None, "a test's admin", ALL_SCOPES, now_ms()))
         assert await node.platform.identities.tenant(DEFAULT_TENANT)
-        yield Gateway(url, node, settings, clock, opened, admin_key)
+        gateway = Gateway(url, node, settings, clock, opened, admin_key)
+        _living.append(gateway)
+        try:
+            yield gateway
+        finally:
+            _living.remove(gateway)
+
+
+_living: "list[Gateway]" = []
+
+
+def living_gateways(engine_url: str) -> "list[Gateway]":
+    """The gateways of this process on an engine: those of other tests share the work with those of a test."""
+    return [one for one in _living if one.settings.nats_url is not None and one.settings.nats_url.reveal() == engine_url]
 
 
 @asynccontextmanager

@@ -1,10 +1,12 @@
 """nats-server processes for tests, started like the embedded server, and a TCP proxy that loses replies."""
 
 import asyncio
+import signal
 import socket
 import subprocess
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,6 +19,11 @@ from tests.waiting import eventually
 
 _USER, _PASSWORD = "tests", "only-on-loopback"
 OpenConnection = Callable[[str | ConnectionSettings], Awaitable[Connection]]
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether every thread of the process is stopped by a signal."""
+    return all(stat.read_text().rpartition(")")[2].split()[0] == "T" for stat in Path(f"/proc/{pid}/task").glob("*/stat"))
 
 
 class Server:
@@ -61,6 +68,20 @@ class Server:
         assert self.process is not None
         self.process.kill()
         self.process.wait()
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Stop every thread of the server inside the block: a signal takes effect after the call that sends it."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+        try:
+            deadline = time.monotonic() + 10
+            while not _is_stopped(self.process.pid):
+                assert time.monotonic() < deadline, "the server was not suspended"
+                time.sleep(0.001)
+            yield
+        finally:
+            self.process.send_signal(signal.SIGCONT)
 
     def stop(self) -> None:
         if self.process is not None and self.process.poll() is None:

@@ -27,10 +27,10 @@ async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ins
     installation.end()
 
 
-async def run(command: list[str], running: Installation, **environment: str) -> str:
+async def run(command: list[str], running: Installation, *, seconds: float = 60, **environment: str) -> str:
     env = {"PATH": "/usr/bin:/bin", "API": running.url, **environment}
     finished = await asyncio.to_thread(
-        subprocess.run, command, cwd=running.home, env=env, capture_output=True, text=True, timeout=60, check=False
+        subprocess.run, command, cwd=running.home, env=env, capture_output=True, text=True, timeout=seconds, check=False
     )
     assert finished.returncode == 0, finished.stderr
     return finished.stdout
@@ -53,6 +53,27 @@ async def test_the_sdk_example_works_off_its_orders(running: Installation) -> No
     output = await run([sys.executable, str(ROOT / "examples" / "sdk.py")], running, POSTROAD_URL=running.url, POSTROAD_KEY=key)
 
     assert output.splitlines()[-1] == "all 7 done"
+
+
+async def test_the_load_test_example_compares_two_rates(running: Installation) -> None:
+    key = running.credentials["tenant_key"]
+    script = str(ROOT / "examples" / "console" / "load_test.py")
+
+    output = await run([sys.executable, script], running, seconds=120, POSTROAD_URL=running.url, POSTROAD_KEY=key)
+
+    found = re.findall(r"(\d+)/s requested: (\d+) published, (\d+) consumed, done", output)
+    assert [one[0] for one in found] == ["20", "60"]
+    assert all(0 < int(published) == int(consumed) for _, published, consumed in found)
+    assert output.splitlines()[-1] == "the third one was cancelled"
+
+
+async def test_the_self_throttling_example_pauses(running: Installation) -> None:
+    key = running.credentials["tenant_key"]
+    script = str(ROOT / "examples" / "commands" / "self_throttling.py")
+
+    output = await run([sys.executable, script], running, POSTROAD_URL=running.url, POSTROAD_KEY=key)
+
+    assert output.splitlines() == ["a command was refused", "the service pauses"]
 
 
 async def test_the_worker_example_works_off_its_orders(running: Installation) -> None:
@@ -135,6 +156,41 @@ async def test_the_commands_example_delivers_what_is_granted(running: Installati
         "newsletter has no grant",
         "bot received post-message from billing {'text': 'invoice 42 is paid'}",
     ]
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("pipeline")
+@pytest.mark.timeout(600)
+async def test_the_replay_example_delivers_what_the_target_missed(tmp_path: Path) -> None:
+    installation = Installation(tmp_path, POSTROAD_PIPELINE="true", POSTROAD_PIPELINE_SECONDS="2")
+    try:
+        running = await installation.start().ready(120)
+        output = await run(
+            [sys.executable, str(ROOT / "examples" / "commands" / "replay.py")],
+            running,
+            seconds=300,
+            POSTROAD_URL=running.url,
+            POSTROAD_KEY=running.credentials["tenant_key"],
+        )
+    finally:
+        installation.end()
+    *failed, replayed, first, second, third = output.splitlines()
+    assert failed == [f"order {number} failed" for number in range(3)]
+    assert replayed == "replay done delivered 3 of 3"
+    assert {first, second, third} == {f"printer received {{'order': {number}}}" for number in range(3)}
+
+
+async def test_the_noisy_neighbour_loses_the_warm_path_and_the_quiet_one_is_served(running: Installation) -> None:
+    output = await run(
+        [sys.executable, str(ROOT / "examples" / "commands" / "noisy_neighbour.py")],
+        running,
+        POSTROAD_URL=running.url,
+        POSTROAD_KEY=running.credentials["tenant_key"],
+    )
+
+    noisy, quiet, used = output.splitlines()
+    assert noisy.startswith("noisy: {") and "rate-limit-exceeded" not in quiet and "fairness" not in quiet
+    assert quiet.startswith("quiet: {") and used.startswith("used ")
 
 
 async def test_the_projection_example_follows_the_change_stream(running: Installation) -> None:
@@ -241,3 +297,22 @@ async def _is_listening(port: int) -> bool:
         return False
     writer.close()
     return True
+
+
+async def test_the_ordered_example_has_the_right_balances(running: Installation) -> None:
+    key = running.credentials["tenant_key"]
+
+    output = await run(
+        [sys.executable, str(ROOT / "examples" / "ordered.py"), "1500"], running, POSTROAD_URL=running.url, POSTROAD_KEY=key
+    )
+
+    assert re.search(r"^1500 transfers, \d+ workers killed; balances are right: True$", output, re.MULTILINE), output
+
+
+async def test_the_example_of_sns_replays_a_fifo_topic(running: Installation) -> None:
+    found = running.credentials
+    keys = {"AWS_ACCESS_KEY_ID": found["aws_access_key_id"], "AWS_SECRET_ACCESS_KEY": found["aws_secret_access_key"]}
+    script = str(ROOT / "examples" / "sns_fifo.py")
+    variables = {**keys, "AWS_ENDPOINT_URL": running.url, "AWS_DEFAULT_REGION": "us-east-1"}
+    output = await run([sys.executable, script], running, seconds=120, **variables)
+    assert output.splitlines() == ["both queues have every account in order", "replayed 6 messages to the ledger"]

@@ -17,10 +17,10 @@ import hypothesis
 import pytest
 from xdist.scheduler import LoadGroupScheduling  # type: ignore[import-untyped]
 
-_LONGEST_FIRST = ("spark", "slow", "engine", "unit")
+_LONGEST_FIRST = ("spark", "browser", "slow", "engine", "unit")
 
 # A module that is marked as a whole has no unit tests, and need not be imported to find that out.
-_MARKED_MODULE = re.compile(r"^pytestmark = (\[\s*)?pytest\.mark\.(engine|slow|spark)\b", re.MULTILINE)
+_MARKED_MODULE = re.compile(r"^pytestmark = (\[\s*)?pytest\.mark\.(engine|slow|spark|browser)\b", re.MULTILINE)
 _PROCESS_EVENTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn"}
 
 _SLOW_FIXTURES = {"install"}
@@ -80,9 +80,9 @@ def tier_of(item: pytest.Item) -> str:
     return "engine" if fixtures & _ENGINE_FIXTURES else "unit"
 
 
-def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """With `-n auto`: two workers more than cores, because a test mostly waits for servers; unit tests wait less."""
-    return (os.cpu_count() or 1) + (1 if config.option.markexpr == "unit" else 2)
+def pytest_xdist_auto_num_workers() -> int:
+    """With `-n auto`: two workers more than cores, because a test mostly waits for servers."""
+    return (os.cpu_count() or 1) + 2
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -130,8 +130,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item, tier in tiers.items():
         item.add_marker(tier)
         fixtures = getattr(item, "fixturenames", ())
-        if "spark" in fixtures:
-            item.add_marker(pytest.mark.xdist_group("spark"))
+        if "spark" in fixtures or tier == "browser":  # one Spark, or one installation and browser
+            item.add_marker(pytest.mark.xdist_group(tier))
         elif "running" in fixtures:  # one installation for a folder
             item.add_marker(pytest.mark.xdist_group(item.path.parent.name))
     items.sort(key=lambda item: _LONGEST_FIRST.index(tiers[item]))

@@ -46,15 +46,17 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """A running queue server. `taken` is true if the response to a pull has a message; `ack` builds the request that
-    acknowledges it, and is None if reading a message deletes it.
+    """A running queue server. `taken` counts the messages in the response to a pull; `ack` builds the request that acknowledges
+    them, and is None if reading a message deletes it. `of_batches` makes the requests for several messages at once, None for
+    more than the server allows.
     """
 
     url: str
     publish: Request
     pull: Request
-    taken: Callable[[bytes], bool]
+    taken: Callable[[bytes], int]
     ack: Callable[[bytes], Request] | None = None
+    of_batches: "Callable[[int], Queue | None]" = lambda _size: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +170,11 @@ def text_of(pattern: bytes, body: bytes) -> str:
     if found is None:
         raise Unavailable(f"an answer is not as expected: {body[:200].decode(errors='replace')}")
     return found[1].decode()
+
+
+def texts_of(pattern: bytes, body: bytes) -> list[str]:
+    """Like `text_of`, all that are found."""
+    return [found.decode() for found in re.findall(pattern, body)]
 
 
 def encoded(value: object) -> str:

@@ -5,6 +5,7 @@ import contextlib
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -61,17 +62,19 @@ def running() -> Iterator[Queue]:
         wait_for(url, Request("GET", "/api/overview", headers=_HEADERS))
         settled(url, Request("PUT", "/api/queues/%2f/bench", '{"durable":true}', _HEADERS))
         message = {"properties": {"delivery_mode": 2}, "routing_key": "bench", "payload": PAYLOAD, "payload_encoding": "string"}
-        yield Queue(
+
+        def pull(count: int) -> Request:
+            body = f'{{"count":{count},"ackmode":"ack_requeue_false","encoding":"auto"}}'
+            return Request("POST", "/api/queues/%2f/bench/get", body, _HEADERS)
+
+        queue = Queue(
             url,
             publish=Request("POST", "/api/exchanges/%2f/amq.default/publish", encoded(message), _HEADERS),
-            pull=Request(
-                "POST",
-                "/api/queues/%2f/bench/get",
-                '{"count":1,"ackmode":"ack_requeue_false","encoding":"auto"}',
-                _HEADERS,
-            ),
-            taken=lambda pulled: b'"payload"' in pulled,
+            pull=pull(1),
+            taken=lambda pulled: pulled.count(b'"payload":'),
+            of_batches=lambda size: replace(queue, pull=pull(size)),
         )
+        yield queue
 
 
 PEER = Peer(

@@ -1,11 +1,14 @@
 """Shared by the SQS-compatible servers: the JSON protocol, with a signature header that they do not verify."""
 
 import re
+from dataclasses import replace
 
-from benchmarks.peers.peer import PAYLOAD, Queue, Request, encoded, settled, text_of
+from benchmarks.peers.peer import PAYLOAD, Queue, Request, encoded, settled, text_of, texts_of
 
 ONE_PULL = "ReceiveMessage(1) + DeleteMessage"
 SAYS = "in the memory of the process; lost when it stops"
+_HANDLE = rb'"ReceiptHandle": ?"([^"]+)"'
+_BATCH_MAX = 10  # of the protocol
 _SIGNATURE = "AWS4-HMAC-SHA256 Credential=bench/20260101/us-east-1/sqs/aws4_request, SignedHeaders=host, Signature=0"
 
 
@@ -25,13 +28,23 @@ def queue(url: str) -> Queue:
     address = text_of(rb'"QueueUrl": ?"([^"]+)"', made)
 
     def ack(pulled: bytes) -> Request:
-        handle = text_of(rb'"ReceiptHandle": ?"([^"]+)"', pulled)
+        handle = text_of(_HANDLE, pulled)
         return call("DeleteMessage", f'{{"QueueUrl":"{address}","ReceiptHandle":"{handle}"}}')
 
-    return Queue(
+    def pull(count: int) -> Request:
+        return call("ReceiveMessage", f'{{"QueueUrl":"{address}","MaxNumberOfMessages":{count},"WaitTimeSeconds":0}}')
+
+    def ack_all(pulled: bytes) -> Request:
+        handles = enumerate(texts_of(_HANDLE, pulled))
+        entries = [f'{{"Id":"{number}","ReceiptHandle":"{handle}"}}' for number, handle in handles]
+        return call("DeleteMessageBatch", f'{{"QueueUrl":"{address}","Entries":[{",".join(entries)}]}}')
+
+    single = Queue(
         url,
         publish=call("SendMessage", f'{{"QueueUrl":"{address}","MessageBody":{encoded(PAYLOAD)}}}'),
-        pull=call("ReceiveMessage", f'{{"QueueUrl":"{address}","MaxNumberOfMessages":1,"WaitTimeSeconds":0}}'),
-        taken=lambda pulled: re.search(rb'"ReceiptHandle"', pulled) is not None,
+        pull=pull(1),
+        taken=lambda pulled: len(re.findall(_HANDLE, pulled)),
         ack=ack,
+        of_batches=lambda size: replace(single, pull=pull(size), ack=ack_all) if size <= _BATCH_MAX else None,
     )
+    return single

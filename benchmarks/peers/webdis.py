@@ -3,6 +3,7 @@
 import contextlib
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 from benchmarks.peers.peer import (
@@ -59,12 +60,14 @@ def running(appendfsync: str) -> Iterator[Queue]:
         stack.enter_context(process([webdis, home / "webdis.json"], home))
         url = f"http://127.0.0.1:{port}"
         wait_for(url, Request("GET", "/PING"))
-        yield Queue(
+        queue = Queue(
             url,
             publish=Request("PUT", "/LPUSH/bench", PAYLOAD),  # the body is the last argument
             pull=Request("GET", "/RPOP/bench"),
-            taken=lambda pulled: b"orderId" in pulled,
+            taken=lambda pulled: pulled.count(b"orderId"),
+            of_batches=lambda size: replace(queue, pull=Request("GET", f"/RPOP/bench/{size}")),
         )
+        yield queue
 
 
 def version() -> str:

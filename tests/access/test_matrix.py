@@ -28,10 +28,17 @@ from postroad.kernel.identity import ALL_SCOPES, Caller, RouteRequirement, Scope
 from tests.access.test_admin_scope import NOT_ADMINISTRATIVE
 from tests.described import ROUTES
 from tests.gateway import Answer, Client, Gateway, Tenant
+from tests.waiting import eventually
 
 NOBODY_IS = "no-such-tenant"
 TENANT_HEADER = "X-Postroad-Tenant"
-ABOUT_THE_WHOLE_TENANT = {"report_usage", "report_sessions"}  # so not for who is kept to a part of it
+ABOUT_THE_WHOLE_TENANT = {  # so not for who is kept to a part of it
+    *("report_usage", "report_sessions", "report_telemetry"),
+    *("create_replay", "list_replays", "get_replay", "cancel_replay", "pause_replay", "resume_replay"),
+    *("put_alert_rule", "delete_alert_rule", "list_alert_channels", "put_alert_channel", "get_alert_channel"),
+    *("delete_alert_channel", "confirm_alert_channel", "rotate_alert_channel", "test_alert_channel"),
+}
+ABOUT_ONE = {"get_telemetry_status": ("queue", "_telemetry")}  # which the path does not name
 BY_WAKE_TOKEN = {"call_back", "acknowledge_wake", "release_wake"}  # which none of the visitors has
 REFUSALS = {"unauthenticated": 401, "forbidden": 403, "tenant-disabled": 403, "tenant-not-found": 404}
 
@@ -77,6 +84,7 @@ def expected(route: Route, credential: PresentedCredential) -> str:
     if credential.kind == "jwt" and "{topic}" in route.path:  # a JWT reads the topics that its claim names
         return "forbidden"
     named = [(kind, name_for(kind)) for kind in RESTRICTED if f"{{{kind}}}" in route.path]
+    named += [ABOUT_ONE[route.handler.__name__]] if route.handler.__name__ in ABOUT_ONE else []
     if "{session}" in route.path:  # which is a stream
         named.append(("stream", f"session:{name_for('session')}"))
     if credential.only is not None and any(kind not in credential.only_kinds or name != credential.only for kind, name in named):
@@ -426,21 +434,29 @@ class Owner:
             "change_key": {"name": "taken over", "enabled": False},
             "rotate_key": {"graceSeconds": 0},
             "change_settings": {"visibilityTimeoutMs": 1},
+            "put_route": {"queue": "ship"},
+            "create_ban": {"source": "orders", "kind": "hard", "target": "orders", "command": "ship", "reason": "mine"},
+            "put_quota": {"max": 1},
+            "create_replay": {"from": "dead-letters", "queue": "orders", "reason": "mine", "dryRun": True},
+            "put_alert_rule": {"events": "queue.*", "enabled": False},
+            "move_messages": {"to": "ship"},
         }
         return None if route.body is None else some.get(route.handler.__name__, {})
 
-    async def everything(self) -> list[Any]:
-        """All resources of the tenant, as the tenant sees them."""
+    async def everything(self, *, is_measured: bool = False) -> list[Any]:
+        """All resources of the tenant, as the tenant sees them; or what is measured about them, which changes by itself."""
         client, found = self.tenant.client, list[Any]()
         for route in ROUTES:
             is_own = isinstance(route.scope, Scope) and route.method in ("GET", "HEAD") and not _is_live(route)
-            if is_own and set(route.parameters) <= set(self.names):
+            is_chosen = (route.handler.__name__ in _MEASUREMENTS) is is_measured
+            if is_own and is_chosen and set(route.parameters) <= set(self.names):
                 answer = await client.call(route.method, self.path(route.path))
                 about = {name: value for name, value in answer.headers.items() if name.startswith("stream-")}
                 found.append([route.method, route.path, about, _at_rest(answer.ok())])
         return found
 
 
+_MEASUREMENTS = {"get_regions", "list_consumers", "list_publishers", "show_traffic", "get_telemetry_status"}
 _MOVING = ("lastUsedAt", "oldestAgeMs", "inPerSecond", "outPerSecond", "from", "to")
 
 
@@ -468,16 +484,32 @@ async def owner(gateway: Gateway, control: Gateway) -> Owner:
     (await client.put(f"/v1/stream/{stream}", [marker, {"at": marker}])).ok(201)
     names = {"queue": "orders", "key": key["id"], "secret": secret["id"], "tenant": tenant.id, "invite": invite["id"]}
     names |= {"stream": stream, "project": tenant.id, "topic": "orders", "bucket": "orders", "bucket_key": "profile"}
-    names |= {"service": "orders", "command": "ship", "source": f"{tenant.id}/orders"}
+    names |= {
+        "service": "orders",
+        "command": "ship",
+        "source": f"{tenant.id}/orders",
+        "ban": f"{tenant.id}.orders.warm.{tenant.id}.orders.ship",
+    }
     (await client.put("/v1/services/orders", {"description": marker})).ok(201)
     (await client.put("/v1/queues/ship", {"maxAttempts": 1})).ok(201)
     (await client.put("/v1/routes/orders/ship", {"queue": "ship"})).ok(201)
     (await client.put("/v1/grants/orders/ship/orders")).ok(201)
+    ban = {"source": "orders", "kind": "warm", "target": "orders", "command": "ship", "reason": marker}
+    (await client.post("/v1/bans", ban)).ok(201)
+    (await client.put("/v1/quotas/orders/ship/orders", {"max": 9_876_543})).ok(201)
     (await client.put("/v1/topics/orders", {"retentionMs": 987_654_321})).ok(201)
     new = {"subject": marker, "payload": marker, "headers": {"x": marker}}
     (await client.post("/v1/topics/orders/messages", new)).ok(201)
     (await client.post("/v1/buckets", {"name": "orders", "maxValueBytes": 98_765})).ok(201)
     (await client.put("/v1/buckets/orders/keys/profile", {"at": marker})).ok()
+    (await client.put("/v1/alert-rules/orders", {"events": "queue.*", "reason": marker})).ok(201)
+    replay = {"from": "dead-letters", "queue": "orders", "reason": marker, "dryRun": True}
+    names |= {"rule": "orders", "replay": (await client.post("/v1/replays", replay)).ok(202)["id"]}
+
+    async def alerts() -> list[Any]:  # of the ban
+        return list((await client.get("/v1/alerts")).ok()["alerts"])
+
+    names["alert"] = (await eventually(alerts))[0]["id"]
     return Owner(tenant, marker, names, leased["receiptId"])
 
 
@@ -507,6 +539,12 @@ async def test_a_tenant_cannot_access_resources_of_another(owner: Owner, other_t
             answer = await other_tenant.client.call(route.method, owner.path(route.path), owner.body(route))
             assert answer.status < 500 and traces(owner, answer) == [], (route.method, route.path, answer)
     assert await owner.everything() == before
+
+    async def measured() -> str:  # once it has the owner's own requests
+        found = repr(await owner.everything(is_measured=True))
+        return found if owner.tenant.record.id in found else ""
+
+    assert other_tenant.record.id not in await eventually(measured)
 
 
 async def test_a_tenants_key_cannot_name_another_tenant(owner: Owner, other_tenant: Tenant) -> None:

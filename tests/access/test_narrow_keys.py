@@ -1,11 +1,13 @@
 """A key that is restricted to some queues sees and uses these only."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from tests.access.control import STREAM, WHOAMI
 from tests.gateway import Gateway, Tenant
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -85,3 +87,57 @@ async def test_restrictions_of_topics_and_streams_do_not_restrict_queues(tenant:
 async def test_whoami_shows_the_restrictions(narrow: Tenant) -> None:
     me = (await narrow.client.get(WHOAMI)).ok()
     assert (me["allowedQueues"], me["allowedTopics"], me["allowedStreams"]) == (["orders.*"], ["*"], ["*"])
+
+
+async def banned(tenant: Tenant, service: str) -> None:
+    """A service with a ban, which raises an alert."""
+    (await tenant.client.put(f"/v1/services/{service}")).ok(201)
+    (await tenant.client.put(f"/v1/routes/{service}/ship", {"queue": "q"})).ok(201)
+    ban = {"source": service, "kind": "warm", "target": service, "command": "ship", "reason": "r"}
+    (await tenant.client.post("/v1/bans", ban)).ok(201)
+
+
+@pytest.mark.usefixtures("control")
+async def test_it_sees_the_alerts_of_its_services_only(tenant: Tenant) -> None:
+    await tenant.queue("q")
+    for service in ("orders", "billing"):
+        await banned(tenant, service)
+
+    async def alerts() -> list[Any]:
+        found = (await tenant.client.get("/v1/alerts")).ok()["alerts"]
+        return found if len(found) == 2 else []
+
+    by_group = {one["group"]: one["id"] for one in await eventually(alerts)}
+    own, other = by_group[f"{tenant.id}/orders"], by_group[f"{tenant.id}/billing"]
+    narrow = (await tenant.another_key(allowed_services=("orders",))).client
+    assert [one["id"] for one in (await narrow.get("/v1/alerts")).ok()["alerts"]] == [own]
+    assert (await narrow.get(f"/v1/alerts/{own}")).ok()["id"] == own
+    (await narrow.post(f"/v1/alerts/{own}/ack")).ok()
+    for call in (narrow.get(f"/v1/alerts/{other}"), narrow.post(f"/v1/alerts/{other}/ack")):
+        (await call).problem(404, "alert-not-found")
+    (await narrow.post(f"/v1/alerts/{other}/resolve")).problem(404, "alert-not-found")
+    assert (await tenant.client.get(f"/v1/alerts/{other}")).ok()["status"] == "open"
+
+
+async def test_replays_and_destinations_of_alerts_need_a_key_for_the_whole_tenant(tenant: Tenant, narrow: Tenant) -> None:
+    """They carry dead letters and events of all queues."""
+    replay = {"from": "dead-letters", "queue": "invoices", "reason": "r", "dryRun": True}
+    stored = (await tenant.client.post("/v1/replays", replay)).ok(202)["id"]
+    for call in (
+        narrow.client.post("/v1/replays", replay),
+        narrow.client.get("/v1/replays"),
+        narrow.client.post(f"/v1/replays/{stored}/resume"),
+        narrow.client.put("/v1/alert-rules/all", {"events": "*"}),
+        narrow.client.put("/v1/alert-channels/mine", {"kind": "webhook", "url": "https://example.com/"}),
+        narrow.client.get("/v1/alert-channels"),
+    ):
+        assert "whole tenant" in (await call).problem(403, "forbidden")["detail"]
+    assert (await narrow.client.get("/v1/alert-rules")).ok()["rules"]
+
+
+async def test_it_does_not_see_the_tasks_of_replays(tenant: Tenant, narrow: Tenant) -> None:
+    replay = {"from": "dead-letters", "queue": "orders.eu", "reason": "r"}
+    (await tenant.client.post("/v1/replays", replay)).ok(202)
+    [task] = (await tenant.client.get("/v1/tasks")).ok()["tasks"]
+    assert (await narrow.client.get("/v1/tasks")).ok()["tasks"] == []
+    (await narrow.client.delete(f"/v1/tasks/{task['id']}")).problem(404, "task-not-found")

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from postroad.container import described_assembly
-from postroad.http.system_routes import errors_page
+from postroad.http.html_pages import errors_page
 from postroad.kernel.errors import ERRORS, PostroadError
 from postroad.kernel.event import Event, event_name
 from postroad.kernel.usage_counters import HTTP_COUNTERS
@@ -150,7 +150,8 @@ def test_a_page_that_comes_from_the_code_is_not_old(page: str) -> None:
 
 
 def test_a_module_is_short_enough_to_be_read() -> None:
-    assert not [module.path for module in modules() if len(module.text.splitlines()) > LINES_MAX]
+    written = [module for module in modules() if "generated/" not in module.path]
+    assert not [module.path for module in written if len(module.text.splitlines()) > LINES_MAX]
 
 
 def test_a_module_says_its_job_first() -> None:
@@ -209,7 +210,7 @@ def test_rules_are_pure() -> None:
         "re",
         "collections",
     }
-    allowed |= {"base64", "bisect", "functools", "ipaddress", "itertools", "yarl", "zoneinfo"}
+    allowed |= {"base64", "bisect", "difflib", "functools", "ipaddress", "itertools", "math", "yarl", "zoneinfo"}
     allowed |= {
         f"postroad.{name}"
         for name in (

@@ -18,7 +18,7 @@ IN_NAMES_AND_PROSE = {
     *("anew", "told", "tell", "tells", "telling", "wish", "wishes", "bury", "buries", "buried"),
     *("lane", "lanes", "desk", "crew", "roster", "sieve", "backstage", "keyring"),
 }
-IN_NAMES = {*IN_NAMES_AND_PROSE, "lives", "room", "rooms", "fate", "fates", "verdict", "verdicts", "vault"}
+IN_NAMES = {*IN_NAMES_AND_PROSE, "lives", "room", "rooms", "fate", "fates", "vault"}
 PHRASES = re.compile(
     r"\b(as things are|giv(e|es|ing) up|tak(e|es|ing) up|the issue (says|asks)|the seed (says|asks))\b", re.IGNORECASE
 )

@@ -16,7 +16,7 @@ from postroad import registry
 from postroad.client import Postroad
 from postroad.codegen import cli, sdk
 from postroad.container import Role, described_assembly, openapi
-from postroad.http.system_routes import errors_page
+from postroad.http.html_pages import errors_page
 from postroad.jetstream.management import stream_info
 from postroad.kernel.errors import ERRORS
 from postroad.runtime.embedded_server import EmbeddedServerSettings

@@ -233,5 +233,7 @@ async def test_every_operation_refuses_other_credentials(aws: AwsTenant, gateway
     for known in operations().values():
         for name in known:
             for kind, client in wrong.items():
+                if kind == "none" and name in ("ConfirmSubscription", "Unsubscribe"):
+                    continue  # their tokens are tested in tests/sns
                 answer = await client.post("/", data=f"Action={name}".encode())
                 assert answer.status in (400, 403) and codes[kind] in answer.body, (name, kind, answer.body)

@@ -61,7 +61,7 @@ def _botocore_shape(shape: Shape, shapes: dict[str, Shape], protocol: str) -> di
         found["member"] = {"shape": shape.member, **({"locationName": shape.name} if is_query else {})}
     elif shape.type == "map":
         found["key"] = {"shape": shape.key, **({"locationName": shape.name} if is_query else {})}
-        found["value"] = {"shape": shape.value, **({"locationName": "Value"} if is_query else {})}
+        found["value"] = {"shape": shape.value, **({"locationName": shape.value_name} if is_query else {})}
     if shape.flattened:
         found["flattened"] = True
     return found

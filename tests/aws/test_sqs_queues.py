@@ -109,16 +109,6 @@ async def test_create_queue_with_an_invalid_name(aws: AwsTenant, name: str) -> N
         await aws.sqs.create_queue(QueueName=name)
 
 
-async def test_fifo_queues_are_refused(aws: AwsTenant) -> None:
-    with refused("AWS.SimpleQueueService.UnsupportedOperation", 400, "FIFO"):
-        await aws.sqs.create_queue(QueueName="q.fifo", Attributes={"FifoQueue": "true"})
-    with refused("AWS.SimpleQueueService.UnsupportedOperation", 400, "FIFO"):
-        await aws.queue("q", FifoQueue="true")
-    for name in ("ContentBasedDeduplication", "DeduplicationScope", "FifoThroughputLimit"):
-        with refused("InvalidAttributeName", 400, "FifoQueue is set to true"):
-            await aws.queue("q", **{name: "true"})
-
-
 async def test_get_queue_url(aws: AwsTenant) -> None:
     url = await aws.queue("orders")
     assert (await aws.sqs.get_queue_url(QueueName="orders"))["QueueUrl"] == url

@@ -15,6 +15,7 @@ class Server:
 
     def __init__(self, waiting: int, *, is_failing: bool = False, is_closing: bool = False) -> None:
         self.waiting, self.acked, self._is_failing, self._is_closing = waiting, 0, is_failing, is_closing
+        self.each = 1  # messages in one answer
         self._loop = asyncio.new_event_loop()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -26,8 +27,8 @@ class Server:
                 self.acked += 1
                 status = 409 if self._is_failing and self.acked % 3 == 0 else 200
             elif self.waiting:
-                self.waiting -= 1
-                body = b'{"id":%d}' % self.waiting
+                self.waiting -= self.each
+                body = b"".join(b'{"id":%d}' % (self.waiting + number) for number in range(self.each))
             closing = b"Connection: close\r\n" if self._is_closing else b""
             writer.write(b"HTTP/1.1 %d X\r\n%bcontent-length: %d\r\n\r\n%b" % (status, closing, len(body), body))
             if self._is_closing:
@@ -43,7 +44,7 @@ class Server:
             f"http://127.0.0.1:{port}",
             publish=Request("POST", "/"),
             pull=Request("GET", "/pull"),
-            taken=lambda body: b"id" in body,
+            taken=lambda body: body.count(b"id"),
             ack=lambda body: Request("GET", f"/ack/{body.decode()[6:-1]}"),
         )
 
@@ -74,3 +75,11 @@ def test_a_refused_acknowledgement_does_not_count() -> None:
     with Server(90, is_failing=True) as queue:
         load, _ = pulled(queue, 4, seconds=30, warm=0)
     assert (round(load.per_second * 30), load.failed) == (60, 30)
+
+
+def test_messages_that_are_pulled_together_count_one_by_one() -> None:
+    server = Server(100)
+    server.each = 10
+    with server as queue:
+        load, _ = pulled(queue, 4, seconds=30, warm=0)
+    assert (round(load.per_second * 30), server.acked) == (100, 10)

@@ -11,7 +11,8 @@ def row(server: str, promise: str, per_second: float | None, load: str = PUBLISH
 
 
 ROWS = [
-    row("Postroad, sync always", FSYNC, 3000),
+    row("Postroad, sync group", FSYNC, 3000),
+    row("Postroad, sync always", FSYNC, 1000),
     row("Postroad, sync 2s", INTERVAL, 5000),
     row("RabbitMQ, management API", FSYNC, 1000),
     row("moto, SQS", MEMORY, 500),
@@ -31,7 +32,7 @@ def verdicts(rows: list[Row]) -> dict[str, str]:
 
 def test_peers_that_fsync_stand_beside_postroad_that_does_and_others_beside_the_interval() -> None:
     results = Results(ROWS)
-    assert [results.ratio(one) for one in ROWS[:7]] == [None, None, 3, 10, 2, None, 0.25]
+    assert [results.ratio(one) for one in ROWS[:8]] == [None, None, None, 3, 10, 2, None, 0.25]
 
 
 def test_targets_are_judged_by_the_rows() -> None:
@@ -39,11 +40,12 @@ def test_targets_are_judged_by_the_rows() -> None:
     assert found["publish, fsynced, 64 connections, compared with RabbitMQ's management API"] == "missed"
     assert found["publish, fsynced, 256 connections, compared with RabbitMQ's management API"] == "not measured"
     assert found["publish, interval, 64 connections, compared with the best in-memory SQS server"] == "met"
-    assert found["append to 64 streams, fsynced, compared with the reference server with files"] == "met"
+    assert found["publish, fsynced, 64 connections, compared with the best in-memory SQS server"] == "missed"
+    assert found["append to 64 streams, fsynced, compared with the reference server with files"] == "missed"
 
 
 def test_one_sqs_server_that_is_ahead_is_enough_to_miss() -> None:
-    found = verdicts([*ROWS, row("another, SQS", MEMORY, 5001)])
+    found = verdicts([*ROWS, row("another, SQS", MEMORY, 3334)])
     assert found["publish, interval, 64 connections, compared with the best in-memory SQS server"] == "missed"
 
 
@@ -64,4 +66,4 @@ def test_at_a_given_pace_it_is_the_delay_that_counts() -> None:
 def test_a_peer_that_cannot_be_had_is_a_row_that_says_why() -> None:
     text = written(Results(ROWS), ["machine: 2 cores"])
     assert "| ministack, SQS | not measured: it cannot be had |" in text
-    assert "| publish, fsynced, 256 connections, compared with RabbitMQ's management API | 6 |  | not measured |" in text
+    assert "| publish, fsynced, 256 connections, compared with RabbitMQ's management API | 12 |  | not measured |" in text

@@ -348,3 +348,40 @@ async def check_watches(tenant: Tenant, bucket: str, history: dict[str, list[tup
                 entry = json.loads(event.data)
                 seen.append((entry["revision"], event.event, entry["key"]))
         assert seen == (current if after is None else [one for one in changes if one[0] > after])
+
+
+SHORT, LONG = "?ttlSeconds=2", "?ttlSeconds=1000"
+LIVES = st.lists(st.tuples(KEYS, st.sampled_from([SHORT, SHORT, LONG, "", "delete"])), min_size=1, max_size=12)
+
+
+@given(steps=LIVES)
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+async def test_values_with_a_ttl_behave_as_a_dictionary_that_forgets(tenant: Tenant, steps: list[tuple[str, str]]) -> None:
+    """Only the last write of a key decides whether it expires. A watch has each write, and each expiry once, in order."""
+    bucket = await make_bucket(tenant, f"model-{uuid.uuid4().hex}")
+    written: dict[str, list[tuple[str, str]]] = {}
+    async with tenant.client.events(f"{bucket}/watch") as reader:
+        assert (await reader.take(1, 20))[0].event == "ready"
+        for key, life in steps:
+            if life == "delete":
+                (await tenant.client.delete(f"{bucket}/keys/{key}")).ok()
+            else:
+                (await put(tenant, bucket, key, query=life)).ok()
+            written.setdefault(key, []).append(("delete" if life == "delete" else "put", life))
+        due = {key for key, kept in written.items() if kept[-1][1] == SHORT}
+        seen: dict[str, list[str]] = {}
+        revisions: list[int] = []
+        while {key for key, kinds in seen.items() if kinds[-1] == "expire"} < due or len(revisions) < len(steps) + len(due):
+            event = (await reader.take(1, 20))[0]
+            entry = json.loads(event.data)
+            seen.setdefault(entry["key"], []).append(event.event)
+            revisions.append(entry["revision"])
+    assert revisions == sorted(set(revisions))
+    for key, kept in written.items():
+        kinds = iter(seen[key])
+        for kind, _ in kept:  # a slow test meets an expiry before the next write
+            assert (found := next(kinds)) == kind or (found, next(kinds)) == ("expire", kind), (key, kept, seen[key])
+        assert list(kinds) == (["expire"] if key in due else [])
+        answer = await tenant.client.get(f"{bucket}/keys/{key}")
+        assert answer.status == (404 if key in due or kept[-1][0] == "delete" else 200)
+    assert set(await keys_of(tenant, bucket)) == {key for key, kept in written.items() if kept[-1][1] in (LONG, "")}

@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from tests.chaos.campaign import Campaign
@@ -15,6 +16,8 @@ from tests.chaos.deployment import Clustered, Deployment, Single, plan
 from tests.chaos.model import Answers
 from tests.chaos.partitions import Partitioned
 from tests.network import missing_for_networks
+
+_PROGRESS_SECONDS = 120  # enough on a machine that others keep busy
 
 
 class ProgressLog:
@@ -32,7 +35,7 @@ async def run(deployment: Deployment, seconds: float, seed: int, progress: Progr
     answers = Answers(frozenset({502, 503}))
     campaign = Campaign(Endpoints(deployment.urls(), deployment.headers(), answers, lambda: deployment.is_partitioned))
     await campaign.begin()
-    await campaign.makes_progress(1, 30)
+    await campaign.makes_progress(1, _PROGRESS_SECONDS)
     progress.write("everyone is at work")
     until = time.monotonic() + seconds
     for fault in plan(seed, deployment.victims, deployment.whats):
@@ -45,10 +48,10 @@ async def run(deployment: Deployment, seconds: float, seed: int, progress: Progr
     await deployment.heal()
     found = []
     try:
-        await campaign.makes_progress(1, 30)
+        await campaign.makes_progress(1, _PROGRESS_SECONDS)
     except AssertionError as stuck:
         found.append(f"does not go on after the last fault: {stuck}")
-    found += await campaign.end()
+    found += await campaign.end(2 * _PROGRESS_SECONDS)
     found += deployment.violations()
     found += await campaign.unfinished_jobs()
     progress.write(campaign.summary())
@@ -57,11 +60,11 @@ async def run(deployment: Deployment, seconds: float, seed: int, progress: Progr
     return found
 
 
-async def main(seconds: float, seed: int, deployed: Callable[[Path], Deployment], *, keep: bool) -> int:
+async def main(seconds: float, seed: int, deployed: Callable[[Path], Deployment], *, keep: bool, sync: str = "") -> int:
     progress = ProgressLog()
     home = Path(tempfile.mkdtemp(prefix="postroad-chaos-"))
     deployment = deployed(home)
-    progress.write(f"seed {seed}, {seconds:.0f} s, {type(deployment).__doc__}")
+    progress.write(f"seed {seed}, {seconds:.0f} s, {type(deployment).__doc__}{f' sync {sync}' if sync else ''}")
     try:
         violations = await run(deployment, seconds, seed, progress)
     finally:
@@ -81,10 +84,14 @@ if __name__ == "__main__":
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--cluster", action="store_true", help="three servers and two gateways instead of one installation")
+    parser.add_argument("--sync", help="of one installation: group, always or an interval")
     parser.add_argument("--keep", action="store_true", help="leave logs and data behind in any case")
     parser.add_argument("--partitions", action="store_true", help="with --cluster: cut the network, too (root)")
     chosen = parser.parse_args()
     if chosen.partitions and missing_for_networks():
         parser.error(missing_for_networks())
-    kind = Partitioned if chosen.partitions else Clustered if chosen.cluster else Single
-    sys.exit(asyncio.run(main(chosen.seconds, chosen.seed, kind, keep=chosen.keep)))
+    if chosen.sync and (chosen.cluster or chosen.partitions):
+        parser.error("the servers of a cluster sync by themselves")
+    single = partial(Single, POSTROAD_SYNC=chosen.sync) if chosen.sync else Single
+    kind = Partitioned if chosen.partitions else Clustered if chosen.cluster else single
+    sys.exit(asyncio.run(main(chosen.seconds, chosen.seed, kind, keep=chosen.keep, sync=chosen.sync or "")))

@@ -123,6 +123,11 @@ def test_a_keys_text_is_refused_as_its_id(shell: Shell, running: Installation) -
     assert running.credentials["tenant_key"] not in finished.stderr
 
 
+def test_the_console_command_prints_a_link(shell: Shell) -> None:
+    assert "/?access=pr_access_" in shell.run("console").stdout
+    assert shell.run("console", "--expires-in", "60", "--json").json["url"].startswith("http")
+
+
 # JWT secrets and tokens
 
 

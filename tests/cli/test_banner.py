@@ -11,7 +11,7 @@ SCRIPT = """
 from pathlib import Path
 from postroad.cli.banner import print_banner
 from postroad.runtime.supervisor import StartupInfo
-print_banner(StartupInfo("http://127.0.0.1:8080", "nats-server", Path("/srv/var"), {"tenant_key": "pr_live_x"}, True))
+print_banner(StartupInfo("http://127.0.0.1:8080", "nats-server", Path("/srv/var"), {"tenant_key": "pr_live_x"}, True, "http://127.0.0.1:8080/?access=c"))
 """
 
 
@@ -30,4 +30,5 @@ def test_new_keys_are_printed_on_a_terminal_only(is_terminal: bool) -> None:
     output = _output(is_terminal=is_terminal)
 
     assert "/srv/var/credentials.toml" in output
+    assert "Console http://127.0.0.1:8080/?access=c" in output
     assert ("pr_live_x" in output) == is_terminal

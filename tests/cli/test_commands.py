@@ -31,6 +31,16 @@ def test_the_registry_is_managed_and_commands_are_sent(shell: Shell, name: str) 
     assert shell.run("services", "token", sender).stdout.strip().startswith("pr_emit_")
     assert len(shell.run("services", "rotate", sender, "--json").json["secrets"]) == 2
     assert [one["source"] for one in shell.run("grants", "list", "--service", bot, "--json").json] == [f"default/{sender}"]
+    limit = '{"max": 10, "interval_seconds": 86400}'
+    shell.run("routes", "put", bot, "post", name, "--rate-limit", limit)
+    shell.run("commands", "send", bot, "post", "1", "--as", sender)
+    assert f"[{'#' * 4}{'-' * 36}] 1 of 10 (10%)" in shell.run("routes", "show", bot, "post").stdout
+    shell.run("quotas", "put", bot, "post", sender, "5")
+    assert [one["max"] for one in shell.run("quotas", "list", "--service", bot, "--json").json] == [5]
+    shell.run("quotas", "delete", bot, "post", sender, "--yes")
+    ban = shell.run("bans", "create", sender, "hard", "test", "--target", bot, "--command", "post", "--json").json
+    assert [one["id"] for one in shell.run("bans", "list", "--source", sender, "--json").json] == [ban["id"]]
+    shell.run("bans", "delete", ban["id"], "--yes")
     shell.run("grants", "delete", bot, "post", sender, "--yes")
     assert shell.run("routes", "changes", "--limit", "1", "--json").json[0]["action"] == "grant.revoke"
     shell.run("routes", "delete", bot, "post", "--yes")

@@ -19,12 +19,18 @@ from tests.jobs.archive_samples import archive, ended
 Run = Callable[..., Awaitable[Completed]]
 NOW = now_ms() // HOUR * HOUR
 AT = rfc3339(NOW)[:16].replace("T", " ")
+AT_NOON = "2026-11-16T12:00:00.000Z"
 CELLS: dict[str, tuple[Callable[..., dict[str, Any]], list[str]]] = {
     "usage": (lambda at: results.usage(at, published=12_345, publishedBytes=2_500_000), ["12,345", "2.5 MB"]),
     "latency": (results.latency, ["orders", "wait", "3", "10 ms", "20 ms", "30.5 ms", "31 ms", "12.2 ms"]),
     "dead-letters": (lambda at: results.dead_letters(at, reason="no [bold]route"), ["orders", "no [bold]route", "2", "1"]),
     "sessions": (lambda at: results.sessions(at, expired=7), ["7"]),
     "backlog": (lambda at: results.backlog(at, oldestAgeMsMax=90_000), ["orders", "2.5", "4", "1.5 min"]),
+    "commands": (results.commands, ["source", "shop", "globex/bot", "send", "delivered", "fast", "7", "2.5 ms", "6 ms"]),
+    "fairness": (lambda at: results.fairness(at, bans=1, bannedUntil=AT_NOON), ["target", "acme/shop", "8", "0.8", "1"]),
+    "skew": (lambda at: results.skew(at, nearLimit=0.5), ["shop", "20", "10.5 s", "0.5", "1 min"]),
+    "limits": (results.limits, ["bot", "send", "5", "10", "0.5", "3"]),
+    "telemetry": (lambda at: results.telemetry(at, oldestAgeMsMax=90_000), ["40", "7", "1.5 min", "2"]),
 }
 
 
@@ -150,4 +156,6 @@ async def test_every_report_has_its_command(run: Run) -> None:
     """Also for reports that were never computed."""
     answers = [await run("insights", "usage"), await run("insights", "latency"), await run("insights", "dead-letters")]
     answers += [await run("insights", "sessions"), await run("insights", "backlog"), await run("insights", "health")]
-    assert [answer.code for answer in answers] == [0] * 6
+    answers += [await run("insights", "commands", "--service", "shop"), await run("insights", "fairness", "--service", "bot")]
+    answers += [await run("insights", "skew"), await run("insights", "limits"), await run("insights", "telemetry")]
+    assert [answer.code for answer in answers] == [0] * 11

@@ -51,3 +51,29 @@ def test_invalid_options_are_refused(bare: Shell, option: str, value: str, compl
 def test_the_state_of_a_pipeline_that_never_ran(operator: Shell) -> None:
     assert operator.run("pipeline", "status", "--json").json["state"] == "off"
     assert "off" in operator.run("pipeline", "status").stdout
+
+
+def test_the_sources_that_would_have_been_banned_on_a_day_are_printed(bare: Shell, tmp_path: Path) -> None:
+    """By the rollups of the lake. The default thresholds flag a share above 80 %."""
+    from postroad.pipeline.delta_table import LakeTable, write_file
+    from postroad.pipeline.measures import measures
+    from postroad.pipeline.rollups import stored_rollups
+    from postroad.pipeline.storage import storage_at
+    from postroad.pipeline.tables import table_formats
+    from tests.pipeline.command_samples import delivered
+    from tests.pipeline.frames import events_table
+
+    sources = ["acme/shop"] * 78 + ["globex/billing"] * 22
+    events = [delivered(second / 2, source) for second, source in enumerate(sources)]
+    storage = storage_at(str(tmp_path / "lake"))
+    table = LakeTable(storage, table_formats()["rollups"])
+    rollups = stored_rollups(measures(events_table(events, "command_events"), "command_events"), table.format.schema)
+    table.commit([write_file(storage, table.format, "2026-11-16", rollups, "b00000000")])
+    lake = ("--lake", str(tmp_path / "lake"))
+    assert bare.run("pipeline", "fairness", "--day", "2026-11-16", *lake, "--json").json == []
+    found = bare.run("pipeline", "fairness", "--day", "2026-11-16", *lake, "--dominant", "0.75").stdout
+    [line] = [line for line in found.splitlines() if "acme/shop" in line]
+    assert "12:00" in line and "78% of 100" in line and "globex/bot send" in line
+    assert bare.run("pipeline", "fairness", "--day", "yesterday", *lake, "--dominant", "0.1", "--json").json == []
+    refused = bare.invoke("pipeline", "fairness", "--day", "monday", *lake)
+    assert (refused.code, "is not a day such as" in refused.stderr) == (2, True)

@@ -241,7 +241,7 @@ def test_every_list_can_be_printed_whole() -> None:
 def test_every_item_can_be_printed_whole() -> None:
     items = [words for words, command in COMMANDS.items() if words[-1] in ("show", "status") and words[0] != "pipeline"]
     assert len(items) > 5
-    handwritten = {("streams", "show"), ("settings", "show"), ("queues", "dlq", "show")}
+    handwritten = {("streams", "show"), ("settings", "show"), ("queues", "dlq", "show"), ("snapshot", "show")}
     without = [one for one in items if "wide" not in {parameter.name for parameter in COMMANDS[one].params}]
     assert set(without) <= handwritten
 
@@ -279,7 +279,8 @@ def used_words() -> set[tuple[str, ...]]:
     return found
 
 
-TESTED_ELSEWHERE = {("up",), ("demo",), ("report",)}  # in tests/faults, tests/demo and tests/report
+# In tests/faults, tests/demo, tests/report and tests/backup
+TESTED_ELSEWHERE = {("up",), ("demo",), ("report",), ("backup",), ("restore",)}
 
 
 def test_every_command_is_run_by_a_test() -> None:

@@ -22,6 +22,9 @@ def test_a_subscription_is_created_shown_changed_and_deleted(shell: Shell, name:
     assert shell.run("subscriptions", "attempts", made["id"], "--json").json["attempts"] == []
     shell.run("topics", "publish", name, "1", "-s", "eu.created")
     assert shell.run("subscriptions", "replay", made["id"], "--from-sequence", "1", "--dry-run", "--json").json["count"] == 1
+    rewound = shell.run("subscriptions", "rewind", made["id"], "--from-sequence", "1", "--json").json
+    assert rewound["rewind"] == {"fromSequence": 1, "toSequence": 1}
+    assert "ended" in shell.run("subscriptions", "end-rewind", made["id"]).stdout
     assert shell.run("subscriptions", "dlq", made["id"], "--json").json == []
     assert shell.run("subscriptions", "dlq-groups", made["id"], "--json").json["groups"] == []
     assert shell.run("subscriptions", "redrive", made["id"], "--dry-run", "--json").json["count"] == 0

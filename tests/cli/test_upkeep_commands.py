@@ -45,10 +45,11 @@ def test_a_queue_is_put_with_all_its_settings(shell: Shell, name: str, tmp_path:
     schema = tmp_path / "schema.json"
     schema.write_text('{"type": "object"}')
     options = ("--schema", str(schema), "--retry-delays-ms", "1000,5000", "--max-attempts", "3")
-    settings = shell.run("queues", "put", name, *options, "--expected-drain-seconds", "60", "--json").json["settings"]
+    settings = shell.run("queues", "put", name, *options, "--expected-drain-seconds", "60", "--archive", "--json").json[
+        "settings"
+    ]
     assert (settings["schema"], settings["retryDelaysMs"], settings["maxAttempts"]) == ({"type": "object"}, [1000, 5000], 3)
-    assert settings["expectedDrainSeconds"] == 60
-    assert "cannot be archived yet" in shell.invoke("queues", "put", name, "--archive").stderr
+    assert (settings["expectedDrainSeconds"], settings["archive"]) == (60, True)
     shown = shell.run("queues", "show", name).stdout
     assert "1000 5000" in shown and '{"type":"object"}' in shown
     refused = shell.invoke("queues", "publish", name, "1")
@@ -174,6 +175,20 @@ async def test_a_task_is_cancelled(shell: Shell, queue: str) -> None:
     await eventually(lambda: shell.run("tasks", "show", task, "--json").json["state"] == "cancelled")
 
 
+async def test_a_task_is_paused_and_resumed(shell: Shell, queue: str) -> None:
+    dead_letter(shell, queue, "1", "2", "3", "4")
+    task = shell.run("queues", "dlq", "redrive", queue, "--rate", "1").stdout.split()[-1]
+    assert shell.run("tasks", "pause", task, "--json").json["isPauseWanted"] is True
+    await eventually(lambda: shell.run("tasks", "show", task, "--json").json["state"] == "paused")
+    assert task in shell.run("tasks", "list", "--state", "paused").stdout
+    assert shell.run("tasks", "show", task, "--json").json["progress"]["moved"] < 4
+    assert shell.run("tasks", "resume", task, "--json").json["isPauseWanted"] is False
+    await eventually(lambda: shell.run("tasks", "show", task, "--json").json["state"] == "done", 30)
+    assert shell.run("tasks", "show", task, "--json").json["progress"]["moved"] == 4
+    ended = shell.invoke("tasks", "pause", task)
+    assert (ended.code, "Precondition failed" in ended.stderr) == (1, True)
+
+
 async def test_ctrl_c_during_a_redrive_prints_how_to_cancel_the_task(shell: Shell, queue: str) -> None:
     dead_letter(shell, queue, "1", "2", "3")
     process = start(shell, "queues", "dlq", "redrive", queue, "--rate", "1", "--wait")
@@ -285,3 +300,13 @@ async def test_messages_are_moved_to_another_queue(shell: Shell, queue: str) -> 
     task = shell.run("queues", "move", queue, "--to", f"{queue}-2", "--json").json
     assert (task["kind"], task["target"]) == ("move", queue)
     await eventually(lambda: shell.run("tasks", "show", task["id"], "--json").json["progress"]["moved"] == 1)
+
+
+def test_messages_of_all_queues_are_searched_shown_and_removed(shell: Shell, name: str) -> None:
+    shell.run("queues", "put", name)
+    shell.run("queues", "publish", name, '{"order": 10003}')
+    [found] = shell.run("queues", "search", "--search", "10003", "--queue", name, "--json").json
+    assert found["queue"] == name and name in shell.run("queues", "search", "--queue", name).stdout
+    assert "10003" in shell.run("queues", "message", name, found["messageId"]).stdout
+    shell.run("queues", "remove", name, found["messageId"], "--yes")
+    assert shell.run("queues", "search", "--queue", name, "--json").json == []

@@ -199,6 +199,16 @@ async def test_a_time_without_a_zone_is_refused(sdk: Sdk) -> None:
         await sdk("keys.create", "x", ALL_SCOPES, expires_at=datetime(2030, 1, 1))
 
 
+# Web sessions
+
+
+async def test_a_sign_in_link_and_the_features_of_the_installation(sdk: Sdk, gateway: Gateway) -> None:
+    link = await sdk("web_sessions.create_link", expires_in_seconds=60)
+    assert link.url.startswith(f"{gateway.url}/?access=") and link.url not in repr(link)
+    shown = await sdk("web_sessions.get")
+    assert not shown.signed_in and "queues" in shown.features and shown.version
+
+
 # JWT secrets and stream tokens
 
 

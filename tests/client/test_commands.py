@@ -8,7 +8,16 @@ import pytest
 
 from postroad.client import AsyncPostroad, NewCommand, Postroad
 from postroad.client.command_signer import CommandSender, envelope
-from postroad.client.errors import AclDenied, CommandInvalid, GrantNotFound, RouteMissing, ServiceNotFound, SourceRefused
+from postroad.client.errors import (
+    AclDenied,
+    BanNotFound,
+    CommandInvalid,
+    GrantNotFound,
+    QuotaNotFound,
+    RouteMissing,
+    ServiceNotFound,
+    SourceRefused,
+)
 from postroad.client.worker import CommandReceiver, DeadLetter, ReceivedCommand, SyncWorker, Worker
 from tests.client.conftest import Sdk
 from tests.gateway import Tenant
@@ -32,6 +41,8 @@ async def test_the_registry_is_managed(sdk: Sdk, tenant: Tenant) -> None:
     assert (await sdk("services.token", "billing", expires_in_seconds=60)).source == f"{tenant.id}/billing"
     assert (await sdk("routes.get", "bot", "post")).sensitivity == "low"
     assert [one.command for one in await sdk("routes.list", service="bot")] == ["post"]
+    assert [(one.command, one.status) for one in await sdk("route_health.list")] == [("post", "unknown")]
+    assert (await sdk("route_health.misroutes")).misroutes == []
     assert (await sdk("routes.test", "bot", "post", "billing")).outcome == "delivered"
     assert (await sdk("routes.test", "bot", "post", "mailer")).outcome == "acl-deny"
     await sdk("grants.put", "bot", "post", "other/*", sensitivity="critical")
@@ -40,6 +51,16 @@ async def test_the_registry_is_managed(sdk: Sdk, tenant: Tenant) -> None:
     with pytest.raises(GrantNotFound):
         await sdk("grants.delete", "bot", "post", "other/*")
     assert (await sdk("routes.changes"))[0].action == "grant.revoke"
+    assert (await sdk("quotas.put", "bot", "post", "billing", 7, interval_seconds=60)).max == 7
+    assert [one.source for one in await sdk("quotas.list", service="bot")] == [f"{tenant.id}/billing"]
+    await sdk("quotas.delete", "bot", "post", "billing")
+    with pytest.raises(QuotaNotFound):
+        await sdk("quotas.delete", "bot", "post", "billing")
+    ban = await sdk("bans.create", "billing", "warm", "test", target="bot", command="post", duration_seconds=60)
+    assert [one.id for one in await sdk("bans.list", kind="warm")] == [ban.id]
+    await sdk("bans.delete", ban.id)
+    with pytest.raises(BanNotFound):
+        await sdk("bans.delete", ban.id)
     await sdk("routes.delete", "bot", "post")
     await sdk("services.delete", "bot")
     with pytest.raises(ServiceNotFound):

@@ -63,6 +63,31 @@ async def test_each_report_has_its_rows(sdk: Sdk, tenant: Tenant) -> None:
     assert (await sdk("insights.backlog_page", **day, queue="other")).items == []
 
 
+async def test_each_report_of_commands_has_its_rows(sdk: Sdk, tenant: Tenant) -> None:
+    link = tenant.gateway.node.platform.connection
+    for report in (results.commands, results.fairness, results.skew, results.limits):
+        rows = [report(AT, service) for service in ("one", "two")]
+        await publish(link, tenant.id, report.__name__, "20261116", "hour", rows)
+    await publish(link, tenant.id, "telemetry", "20261116", "hour", [results.telemetry(AT, oldestAgeMsMax=5000)])
+    one, two = await sdk("insights.commands", **BETWEEN, page_size=1)
+    assert (one.service, two.service, one.peer, one.count, one.p50) == ("one", "two", "globex/bot", 7, 2.5)
+    page = await sdk("insights.commands_page", **BETWEEN, service="two")
+    assert (page.report, page.items, page.next_cursor) == ("commands", [two], None)
+    [fair] = await sdk("insights.fairness", **BETWEEN, service="one")
+    assert (fair.peer, fair.dispatched, fair.share, fair.bans, fair.banned_until) == ("acme/shop", 8, 0.8, 0, None)
+    assert len((await sdk("insights.fairness_page", **BETWEEN)).items) == 2
+    [clock] = await sdk("insights.skew", **BETWEEN, service="two")
+    assert (clock.samples, clock.p50, clock.near_limit, clock.window_seconds) == (20, 10.5, 0.05, 60)
+    assert (await sdk("insights.skew_page", **BETWEEN, service="two")).items == [clock]
+    [limit] = await sdk("insights.limits", **BETWEEN, service="one")
+    assert (limit.command, limit.used, limit.max, limit.usage, limit.refused) == ("send", 5, 10, 0.5, 3)
+    assert (await sdk("insights.limits_page", **BETWEEN, service="three")).items == []
+    [unread] = await sdk("insights.telemetry", **BETWEEN)
+    assert (unread.emitted, unread.delivered, unread.waiting_max, unread.oldest_age_ms_max) == (40, None, 7, 5000)
+    page = await sdk("insights.telemetry_page", **BETWEEN)
+    assert (page.items, page.batch, page.grain) == ([unread], 1, "hour")
+
+
 async def test_health_is_the_worst_first(sdk: Sdk, tenant: Tenant) -> None:
     rows = [results.health("a"), results.health("b", "unhealthy", problems=["old"]), results.health("c", "unknown")]
     await publish(tenant.gateway.node.platform.connection, tenant.id, "health", "now", "all", rows, batch="x-7")

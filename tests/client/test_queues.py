@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from postroad.api.queue_purging import WaitingFilter
 from postroad.client import Message, Task
 from postroad.client.errors import (
     Forbidden,
@@ -217,6 +218,34 @@ async def test_dead_letters_are_listed_grouped_shown_and_deleted(sdk: Sdk) -> No
     assert (await sdk("queues.dead_letters.purge", "orders")).count == 1
 
 
+async def test_messages_of_all_queues_are_searched_shown_and_removed(sdk: Sdk) -> None:
+    for name in ("emails", "orders"):
+        await sdk("queues.put", name)
+        await sdk("queues.publish", name, {"order": 10003}, headers={"shop": name})
+    found = await sdk("queues.search", search="10003", page_size=1)
+    assert [(one.queue, one.state, one.payload) for one in found] == [
+        ("emails", "ready", {"order": 10003}),
+        ("orders", "ready", {"order": 10003}),
+    ]
+    page = await sdk("queues.search_page", search="10003", page_size=1)
+    assert (page.matched, page.queues_total) == (1, 2) and page.next_cursor is not None
+    shown = await sdk("queues.get_message", "orders", found[1].message_id)
+    assert shown.payload == {"order": 10003}
+    await sdk("queues.delete_message", "orders", found[1].message_id)
+    with pytest.raises(MessageNotFound):
+        await sdk("queues.get_message", "orders", found[1].message_id)
+    assert (await sdk("queues.purge", "emails", filter=WaitingFilter(header="shop=orders"))).count == 0
+    assert (await sdk("queues.purge", "emails", filter=WaitingFilter(header="shop=emails"))).count == 1
+
+
+async def test_clients_of_a_queue_and_traffic(sdk: Sdk) -> None:
+    await sdk("queues.put", "orders")
+    await sdk("queues.publish", "orders", 1)
+    assert (await sdk("traffic.consumers", "orders")).summary
+    assert isinstance((await sdk("traffic.publishers", "orders")).publishers, list)
+    assert (await sdk("traffic.get", by="key")).total >= 0
+
+
 # Tasks and jobs, which need the control role
 
 
@@ -268,6 +297,8 @@ async def test_a_timeout_of_wait_does_not_stop_the_task(whole: Sdk) -> None:
         await whole("tasks.wait", redriven.task.id, timeout=0)
     with pytest.raises(PreconditionFailed, match=redriven.task.id):
         await whole("queues.dead_letters.redrive", "orders")
+    assert (await whole("tasks.pause", redriven.task)).is_pause_wanted
+    assert not (await whole("tasks.resume", redriven.task)).is_pause_wanted
     assert (await whole("tasks.cancel", redriven.task)).is_cancel_wanted
     assert (await whole("tasks.wait", redriven.task, 20)).state == "cancelled"
     assert (await whole("tasks.cancel", redriven.task)).state == "cancelled"

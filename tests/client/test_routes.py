@@ -13,7 +13,11 @@ import msgspec
 import pytest
 
 from postroad.api.access import TopicGrant
+from postroad.api.alerts import QuietHours
+from postroad.api.command_limits import Fairness, RateLimit
 from postroad.api.dead_letters import DeadLetterFilter
+from postroad.api.queue_purging import WaitingFilter
+from postroad.api.replays import CommandSelection
 from postroad.api.subscriptions import SubscriptionDeadLetterFilter
 from postroad.client import AsyncPostroad, Claim, Postroad
 from postroad.client.calls import Call, Pages, Poll, SyncNamespace, live, operation, pages, poll
@@ -35,7 +39,8 @@ WITHOUT_A_SCOPE = {"/api/control/claim", "/readyz", *WAKES}  # who holds a wake 
 FOR_MACHINES = {f"{root}/__ds/{path}" for root in STREAM_ROOTS for path in ("subscriptions/{subscription}/callback", "jwks.json")}
 # Live readers of events come with their own kind of call: for browsers and machines that watch.
 SOCKETS = {"/v1/ws", "/v1/ws/{subscription}"}  # for browsers
-WITHOUT_A_METHOD = {"/v1/telemetry/stream", "/v1/buckets/{bucket}/watch", *SOCKETS, *FOR_MACHINES}  # a watch is a generator
+LIVE_STATE = {"/v1/live", "/api/control/live"}  # generators, as a watch
+WITHOUT_A_METHOD = {"/v1/buckets/{bucket}/watch", *LIVE_STATE, *SOCKETS, *FOR_MACHINES}
 # The same operation by another method, for clients that can send no body with DELETE; the SDK uses one of them.
 ALTERNATIVES = {("DELETE", "/v1/{project}/unsubscribe")}
 
@@ -67,6 +72,7 @@ each_method = for_each(METHODS)
 FITTING = {
     "page_size": 7,
     "max_messages": 7,
+    "max_per_group": 7,
     "pull_max": 7,
     "replicas": 3,
     "wait_ms": 100,
@@ -85,7 +91,21 @@ FITTING = {
     "sensitivity": "low",
     "acl_check": "sync",
     "signature": "required",
-    "dedupe_mode": "none",
+    "dedupe_mode": "strict",
+    "dedupe_scope": "group",
+    "dedupe_ttl_seconds": 60,
+    "max": 7,
+    "interval_seconds": 7,
+    "burst": 7,
+    "snavio_dispatch_mode": "cold-only",
+    "rate_limit": RateLimit(max=7),
+    "fairness": Fairness(ban_seconds=7),
+    "kind": "warm",
+    "duration_seconds": 7,
+    "seconds": 7,
+    "payload_bytes": 100,
+    "publishers": 7,
+    "consumers": 7,
     "state": "running",
     "status": "done",
     "action": "dlq",
@@ -93,6 +113,8 @@ FITTING = {
     "change_stream_from": "new",
     "grain": "hour",
     "catch_up": "all",
+    "order": "newest",
+    "group_by": "header:x",
     "on_full": "refuse",
     "delivery_type": "http_push",
     "start_from": "all",
@@ -111,6 +133,12 @@ FITTING = {
 
 FITTING_HERE = {
     ("queues.list", "sort"): "-ready",
+    ("queues.search", "state"): "dead",
+    ("traffic.get", "by"): "queue",
+    ("traffic.get", "limit"): 7,
+    ("queues.search_page", "state"): "dead",
+    ("queues.search_page", "cursor"): "7~dead~q",
+    ("queues.purge", "filter"): WaitingFilter(search="s"),
     ("queues.list_page", "sort"): "-ready",
     ("queues.peek", "state"): "delayed",
     ("queues.peek_page", "state"): "delayed",
@@ -127,8 +155,28 @@ FITTING_HERE = {
     ("buckets.put_value", "if_absent"): False,  # `if_revision` is instead of it
     ("buckets.put_value", "value"): b"x",
     ("commands.send_envelopes", "envelopes"): [b"{}"],
+    ("commands.find", "outcome"): "failed",
+    ("commands.find_page", "outcome"): "failed",
+    ("replays.create", "origin"): "dead-letters",
+    ("replays.create", "selection"): CommandSelection(command="x"),
+    ("replays.create", "filter"): DeadLetterFilter(reason="r"),
+    ("replays.create", "keep_ids"): False,
     ("services.put", "trusted_keys"): ["0" * 16],
     ("routes.list", "cursor"): "a/b",
+    ("settings.update", "telemetry_events"): ["route.*"],
+    ("telemetry.follow", "last_event_id"): "x",
+    ("settings.update", "contact"): "ops@example.com",
+    ("alerts.list", "status"): "open",
+    ("alerts.list", "cursor"): "00000000-0000-8000-8000-000000000000",
+    ("alerts.list_for_operators", "status"): "open",
+    ("alerts.list_for_operators", "cursor"): "00000000-0000-8000-8000-000000000000",
+    ("alerts.put_rule", "severity"): "critical",
+    ("alerts.put_rule", "quiet_hours"): QuietHours(start="22:00", end="07:00"),
+    ("alerts.put_channel", "kind"): "webhook",
+    ("alerts.confirm_channel", "code"): "12345678",
+    ("route_health.list", "cursor"): "1/a/b",
+    ("route_health.list", "status"): "unhealthy",
+    ("bans.list", "cursor"): "a.b.warm",
     ("buckets.create", "history"): 7,
     ("buckets.update", "history"): 7,
     ("buckets.write_batch", "writes"): [{"key": "a", "value": b"x"}],
@@ -227,9 +275,10 @@ ONE_OF_SEVERAL = {
 }
 LEFT_OUT = {
     "topics.messages": {"count"},
+    "telemetry.follow": {"lastEventId"},  # it is a header
     "queues.dead_letters.list": {"groupBy", "state"},
     "queues.dead_letters.list_page": {"groupBy", "state"},
-    "queues.dead_letters.groups": {"state", "bodyMax", "limit"},
+    "queues.dead_letters.groups": {"state", "bodyMax", "limit", "order"},
     "streams.read": {"live"},
     "streams.messages": {"live"},
     "streams.follow": {"live"},  # the first call catches up
@@ -271,10 +320,10 @@ def test_what_comes_back_is_what_the_route_says(name: str) -> None:
 # A stream's creation says all that it shall be, so twice is the same as once; a subscription's, too. So is closing, unless
 # something is appended, and a publish that a producer has numbered.
 ONCE = (
-    r"(?<!^streams)(?<!^stream_subscriptions)\.create$|\.(rotate|claim|rebuild|move|create_aws_key)$|^queues\.dead_letters\.redrive$"
+    r"(?<!^streams)(?<!^stream_subscriptions)\.create$|\.(rotate|claim|rebuild|move|create_aws_key|create_link)$|^queues\.dead_letters\.redrive$"
     r"|^streams\.(append|append_many|close)$|^sessions\.(publish|publish_many)$|^schedules\.run$|^jobs\.retry$"
-    r"|^buckets\.write_batch$"
-    r"|^subscriptions\.(rotate_secret|test|replay|redrive_dead_letters)$"
+    r"|^buckets\.write_batch$|^loadtests\.start$|^alerts\.(confirm|rotate|test)_channel$"
+    r"|^subscriptions\.(rotate_secret|test|replay|rewind|redrive_dead_letters)$"
 )
 
 

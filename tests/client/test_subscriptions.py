@@ -20,6 +20,8 @@ async def test_the_lifecycle_of_a_subscription(sdk: Sdk, name: str) -> None:
     assert (await sdk("subscriptions.resume", made.id)).state == "active"
     shown = await sdk("subscriptions.get", made.id)
     assert (shown.status.lag, shown.status.dead) == (0, 0)
+    assert (await sdk("subscriptions.rewind", made.id, from_sequence=1)).rewind.from_sequence == 1
+    assert (await sdk("subscriptions.end_rewind", made.id)).rewind is None
     rotated = await sdk("subscriptions.rotate_secret", made.id, grace_seconds=60)
     assert rotated.secret != made.secret
     tested = await sdk("subscriptions.test", made.id, subject="eu.test")

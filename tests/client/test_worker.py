@@ -534,3 +534,32 @@ async def test_a_worker_survives_a_restart_of_the_server(tmp_path: Path) -> None
             assert await left(client) == 0
     finally:
         installation.end()
+
+
+@pytest.mark.parametrize("concurrency", [1, 4, 50])
+async def test_the_order_of_a_group_holds_at_any_concurrency(client: AsyncPostroad, concurrency: int) -> None:
+    await client.queues.delete("orders")
+    await client.queues.put("orders", ordered=True, retry_delays_ms=[0], max_attempts=0)
+    messages = [{"payload": [group, number], "groupId": str(group)} for number in range(10) for group in range(4)]
+    assert (await client.queues.publish_batch("orders", messages)).failed == 0
+    done: dict[int, list[int]] = {group: [] for group in range(4)}
+    running: set[int] = set()
+    failures: set[tuple[int, int]] = set()
+
+    async def handle(message: Message) -> None:
+        group, number = message.payload
+        assert group not in running, "two messages of a group at once"
+        running.add(group)
+        try:
+            await asyncio.sleep(0)
+            if number % 4 == 2 and (group, number) not in failures:
+                failures.add((group, number))
+                raise Retry(0)
+            done[group].append(number)
+        finally:
+            running.discard(group)
+
+    async with working(client, handle, concurrency=concurrency, wait_ms=200):
+        await eventually(lambda: sum(map(len, done.values())) >= 40, 60)
+    assert done == {group: list(range(10)) for group in range(4)}
+    assert len(failures) == 8

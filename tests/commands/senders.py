@@ -66,6 +66,8 @@ class Sender:
         return replace(self, tenant=replace(self.tenant, client=gateway.with_key(self.tenant.key), gateway=gateway))
 
     async def send(self, **fields: Any) -> Answer:
+        """Send a command, by default at the time of the gateway's clock."""
+        fields.setdefault("timestamp", rfc3339(self.tenant.gateway.clock()))
         return await self.client.post("/v1/commands", envelope(self.secret, version=self.version, **fields))
 
     async def send_raw(self, body: bytes) -> Answer:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from postroad.commands.fast import CacheAges, Dispatch, Escalate, Escalation, decide
 from postroad.commands.records import GrantRecord, RouteRecord, route_key
-from postroad.commands.registry_view import RegistryView
+from postroad.commands.registry_view import RegistryView, known_route
 from postroad.commands.rules import Ages, CachePolicy, Phase, ages_of, grant_source
 from postroad.commands.shield import Accepted, Invalid
 
@@ -34,7 +34,9 @@ def route(**fields: object) -> RouteRecord:
 
 def view(*records: RouteRecord) -> RegistryView:
     known = {route_key(one.tenant, one.service, one.command): one for one in records}
-    return RegistryView(known.get, lambda _key: None, lambda _record, _secret: None)
+    return RegistryView(
+        lambda key: known_route(known[key]) if key in known else None, lambda _key: None, lambda _record, _secret: None
+    )
 
 
 def decided(record: RouteRecord | None, routes: float = 0, secrets: float = 0, source: str = "acme/a") -> object:
@@ -45,7 +47,7 @@ GRANTS = (GrantRecord("acme/a", 0),)
 
 
 def test_a_granted_command_is_dispatched_from_memory() -> None:
-    """Requirements 45, 48, 50, 51, 131"""
+    """Requirements 45, 48, 50, 51, 131, 228"""
     found = decided(route(grants=GRANTS))
     assert isinstance(found, Dispatch) and found.route.record.queue == "q" and not found.phases.is_stale
 
@@ -97,7 +99,7 @@ def test_a_grant_narrows_the_sensitivity_of_its_route_and_never_widens_it() -> N
     ],
 )
 def test_escalations(record: RouteRecord | None, code: Escalation) -> None:
-    """Requirements 61, 140"""
+    """Requirements 61, 140, 227"""
     found = decided(record)
     assert isinstance(found, Escalate) and found.code is code
 

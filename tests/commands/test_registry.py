@@ -75,7 +75,7 @@ async def test_a_route_needs_a_service_and_a_queue_with_dead_letters(tenant: Ten
         "queue": "q",
         "sensitivity": None,
         "dedupe_mode": "none",
-        "expected_drain_seconds": 300,
+        "expected_drain_seconds": None,
         "acl_check": "cached",
         "signature": "optional",
         "archive": True,
@@ -92,7 +92,7 @@ async def test_a_route_needs_a_service_and_a_queue_with_dead_letters(tenant: Ten
     [
         {"queue": "a b"},
         {"queue": "q", "sensitivity": "high"},
-        {"queue": "q", "dedupe_mode": "strict"},
+        {"queue": "q", "dedupe_mode": "exact"},
         {"queue": "q", "expected_drain_seconds": 0},
         {"queue": "q", "acl_check": "never"},
         {"queue": "q", "expires_at": "2020-01-01T00:00:00Z"},

@@ -20,9 +20,9 @@ from tests.commands.senders import Sender, grant, outcomes, register_sender, reg
 from tests.gateway import Gateway, Tenant, events_of
 from tests.waiting import eventually
 
-# Milliseconds on an idle machine. The bound that is promised is a second; tests share the machine with others.
-_SECONDS_MAX = 5.0
-_OBSERVED_SECONDS = 6.0
+# The bound that is promised; milliseconds on an idle machine.
+_SECONDS_MAX = 1.0
+_OBSERVED_SECONDS = 2.0
 
 
 @pytest.mark.parametrize("what", ["grant", "trust", "secret", "key", "route"])
@@ -155,7 +155,7 @@ async def test_the_slow_stage_has_a_deadline(
 async def test_shield_and_fast_stage_decide_while_the_engine_is_away(
     gateway: Gateway, sender: Sender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Requirements 48: the registry is not read for a command that memory can decide."""
+    """Requirements 48, 52: the registry is not read for a command that memory can decide."""
     (await sender.send()).ok(202)
     cut_off(gateway, monkeypatch)
     assert (await sender.send()).ok(202)["path"] == "fast"
@@ -170,7 +170,7 @@ async def test_events_that_cannot_be_stored_refuse_the_command_or_not(
     monkeypatch.setattr(gateway.node.platform.outbox, "_waiting_bytes_max", -1)
     (await sender.send()).problem(503, "engine-unavailable")
     assert (await tenant.stats("/v1/queues/bot-post"))["ready"] == 0
-    monkeypatch.setattr(commands.dispatcher, "_needs_telemetry", False)
+    monkeypatch.setattr(commands.dispatcher.outcomes, "needs_telemetry", False)
     (await sender.send()).ok(202)
     assert (await tenant.stats("/v1/queues/bot-post"))["ready"] == 1
 
@@ -241,7 +241,7 @@ def test_a_cache_that_is_current_again_is_reported_with_its_greatest_age() -> No
 
 
 async def test_loads_of_caches_are_events_of_the_platform(gateway: Gateway) -> None:
-    """Requirements 71"""
+    """Requirements 71, 215"""
 
     async def kinds() -> bool:
         events = await events_of(gateway.node.platform.connection, "TELEMETRY", PLATFORM)

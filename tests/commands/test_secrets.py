@@ -49,7 +49,7 @@ async def test_the_configuration_has_the_secrets_of_services_that_trust_the_key(
 
 
 async def test_a_rotation_keeps_the_previous_version_for_the_overlap(tenant: Tenant, sender: Sender, clock: ShiftedClock) -> None:
-    """Requirements 149, 151, 156"""
+    """Requirements 149, 151, 156, 209"""
     rotated = (await tenant.client.post("/v1/services/billing/secrets/rotate")).ok()
     assert [one["versionId"] for one in rotated["secrets"]] == ["hmac-v2", "hmac-v1"]
     (await sender.send()).ok(202)

@@ -129,7 +129,7 @@ def test_the_hmac_is_the_one_that_the_documentation_describes() -> None:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_reasons(body: object, expected: str) -> None:
-    """Requirements 6, 8, 12, 13, 15, 22"""
+    """Requirements 6, 8, 12, 13, 15, 22, 137"""
     assert reason(body) == expected
 
 

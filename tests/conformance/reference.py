@@ -5,6 +5,8 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.node import NODE
+
 HERE = Path(__file__).parent
 
 
@@ -13,7 +15,7 @@ def reference_server(directory: Path | None = None, *, webhooks: bool = False) -
     """Its URL and process id. With a directory it stores in files, without one in memory. `scripts/setup-node` comes first."""
     if not (HERE / "node_modules").exists():
         raise SystemExit("the reference server is not installed: sh scripts/setup-node")
-    command = ["node", str(HERE / "reference.mjs"), *(["--webhooks"] if webhooks else [])]
+    command = [NODE, str(HERE / "reference.mjs"), *(["--webhooks"] if webhooks else [])]
     command += ["--dir", str(directory)] if directory else []
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as process:
         try:

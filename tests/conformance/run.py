@@ -19,6 +19,7 @@ from pathlib import Path
 
 from tests.conformance.reference import HERE, reference_server
 from tests.installation import Installation
+from tests.node import NODE
 
 _SECONDS_MAX = 600
 _LOG_LINES = 30
@@ -28,7 +29,7 @@ def run_suite(url: str, arguments: list[str]) -> int:
     env = {**os.environ, "CONFORMANCE_TEST_URL": url}
     if not sys.stdout.isatty():
         env["NO_COLOR"] = "1"
-    vitest = ["node", str(HERE / "node_modules" / "vitest" / "vitest.mjs"), "run", *arguments]
+    vitest = [NODE, str(HERE / "node_modules" / "vitest" / "vitest.mjs"), "run", *arguments]
     return subprocess.run(vitest, cwd=HERE, env=env, check=False, timeout=_SECONDS_MAX).returncode
 
 

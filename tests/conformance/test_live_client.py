@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.conformance.conftest import Project
+from tests.node import NODE
 
 HERE = Path(__file__).parent
 SIZE_MAX = 6 * 1024
@@ -36,7 +37,7 @@ async def start(project: Project, topic: str, count: int, mode: str, from_sequen
     key = project.client.headers["Authorization"].split()[1]
     given = (project.client.url, key, topic, str(count), mode, "" if from_sequence is None else str(from_sequence))
     return NodeReader(
-        await asyncio.create_subprocess_exec("node", str(HERE / "live_client.mjs"), *given, stdout=asyncio.subprocess.PIPE)
+        await asyncio.create_subprocess_exec(NODE, str(HERE / "live_client.mjs"), *given, stdout=asyncio.subprocess.PIPE)
     )
 
 

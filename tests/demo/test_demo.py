@@ -21,6 +21,8 @@ from postroad.cli import output
 from postroad.cli.demo import is_loopback
 from postroad.client import Postroad
 from postroad.demo.clock import DemoClock
+from postroad.demo.command_plan import plan_commands
+from postroad.demo.command_scenarios import ALERT_CHANNEL, ALERT_RULE, NOISY, PRINT, SENDERS
 from postroad.demo.plan import Decision, arrivals, decide, plan_messages, plan_sessions, seeded_random
 from postroad.demo.scenarios import BANK, CHAT, RATE, SCENARIOS, SHOP, Outcome
 from postroad.runtime.embedded_server import free_port
@@ -98,6 +100,18 @@ def test_a_repaired_reason_is_no_longer_rejected() -> None:
     assert decide(headers, 1, 3, {"something else"}) == Decision("dlq", "why")
 
 
+def test_the_plan_of_commands_is_that_of_the_seed() -> None:
+    for sender in SENDERS:
+        planned = plan_commands(7, sender, 30, RATE)
+        assert planned == plan_commands(7, sender, 30, RATE) != plan_commands(8, sender, 30, RATE)
+        assert planned == sorted(planned, key=lambda one: one.at) and all(0 <= one.at < 30 for one in planned)
+        times = Counter(one.number for one in planned)
+        assert set(times.values()) == ({2} if sender.is_repeated else {1})
+    [till] = [sender for sender in SENDERS if sender.behind_seconds]
+    behind = [one.behind_seconds for one in plan_commands(7, till, 30, RATE)]
+    assert behind == sorted(behind) and behind[0] < 10 and behind[-1] > 60, "out of the window at the end"
+
+
 async def test_calls_are_throttled() -> None:
     for rate, per_second in ((1, 100), (50, 250)):
         clock = DemoClock(10, rate, 1, "run")
@@ -157,7 +171,7 @@ async def test_the_summary_agrees_with_the_server(own: Installation, finished_ru
         with of_tenant(own, scenario.name) as client:
             await eventually(lambda: client.jobs.status().behind == 0)
             jobs = [job for queue in scenario.queues for job in client.jobs.list(queue=queue.name)]
-            assert len(jobs) == counted["published"]
+            assert len(jobs) == sum(counted["queues"][queue.name]["published"] for queue in scenario.queues)
             for queue in scenario.queues:
                 mine = counted["queues"][queue.name]
                 of_queue = [job for job in jobs if job.queue == queue.name]
@@ -175,9 +189,38 @@ async def test_the_summary_agrees_with_the_server(own: Installation, finished_ru
                 waiting = mine["published"] + mine["redriven"] - mine["done"] - mine["dead"]
                 assert stats.ready + stats.leased + stats.delayed == waiting, queue.name
                 assert mine["lost"] == 0
-                groups = {group.reason: group.count for group in client.queues.dead_letters.groups(queue.name).groups}
+                groups = {
+                    group.reason: group.count for group in client.queues.dead_letters.groups(queue.name, group_by="reason").groups
+                }
                 if not mine["redriven"]:
                     assert groups == mine["deadReasons"], queue.name
+
+
+async def test_each_command_has_the_outcome_of_its_scenario(
+    own: Installation, finished_run: tuple[Completed, dict[str, Any]]
+) -> None:
+    tenants = finished_run[1]["tenants"]
+    services = {sender.service: tenants[sender.tenant]["services"][sender.service] for sender in SENDERS}
+    for sender in SENDERS:
+        assert services[sender.service]["sent"] == len(plan_commands(SEED, sender, 3, RATE)), sender.service
+    reasons = {name: set(one["reasons"]) for name, one in services.items()}
+    assert "fairness-violation" in reasons["campaigns"] and services["campaigns"]["delivered"] > 0
+    assert reasons["till"] == {"timestamp-expired"} and services["till"]["delivered"] > 0
+    assert reasons["guest"] == {"acl-deny"} and services["guest"]["delivered"] > 0
+    assert reasons["moderator"] == reasons["checkout"] == set()
+    assert services["checkout"]["duplicate"] == services["checkout"]["delivered"] > 0
+    printed = tenants[BANK.name]["queues"][PRINT.queue.name]
+    assert printed["done"] < printed["published"], "the printer stopped"
+    with of_tenant(own, SHOP.name) as shop, of_tenant(own, CHAT.name) as chat, of_tenant(own, BANK.name) as bank:
+        found = {(one.source, one.outcome, one.reason) for one in shop.commands.find(source=NOISY.service)}
+        assert (f"{SHOP.name}/{NOISY.service}", "failed", "fairness-violation") in found
+        last = max(shop.commands.find(source=NOISY.service), key=lambda one: one.at)
+        assert last.outcome == "delivered", "readmitted after the ban"
+        assert {one.secrets[0].version_id for one in chat.services.list() if one.name == "moderator"} != {"hmac-v1"}
+        assert bank.telemetry.status().waiting > 0, "not read"
+        await eventually(lambda: list(shop.alerts.list(rule=ALERT_RULE)))
+        await eventually(lambda: shop.alerts.get_channel(ALERT_CHANNEL).attempts, 60)
+        assert all(one.error for one in shop.alerts.get_channel(ALERT_CHANNEL).attempts), "the webhook is down"
 
 
 def test_a_run_produces_every_kind_of_event(finished_run: tuple[Completed, dict[str, Any]]) -> None:

@@ -101,8 +101,8 @@ def test_every_line_of_a_batch_becomes_one_row(frames: list[bytes]) -> None:
     rows = [("JOBS", number, STORED, "acme", "1", data) for number, data in enumerate(frames)]
     batch = pa.RecordBatch.from_pylist([dict(zip(MESSAGE.names, row, strict=True)) for row in rows], schema=MESSAGE)
     found = list(read([batch]))
-    assert all(one.schema == lines_schema() for one in found)
-    places = [(row["sequence"], row["line"]) for one in found for row in one.to_pylist()]
+    assert all(one.schema == lines_schema(table) for table, one in found)
+    places = [(row["sequence"], row["line"]) for _, one in found for row in one.to_pylist()]
     sent = [(number, line) for number, data in enumerate(frames) for line, raw in enumerate(data.split(b"\n")) if raw]
     assert sorted(places) == sent
 

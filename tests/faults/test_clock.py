@@ -18,7 +18,7 @@ async def test_a_gateway_with_a_wrong_clock_delays_and_leases_by_the_engines_tim
     ):
         tenant = await shifted.tenant()
         queue = await tenant.queue()
-        await tenant.publish(queue, 1, delayMs=200)
+        await tenant.publish(queue, 1, delayMs=2000)
         assert (await tenant.stats(queue))["delayed"] == 1
         (message,) = await tenant.pull(queue, waitMs=20_000, visibilityTimeoutMs=30_000)
         other = correct.seen_by(tenant)

@@ -27,7 +27,7 @@ async def deployment(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[
         made.end()
 
 
-async def _kill_leader(deployment: Clustered, stream: str) -> None:
+async def kill_leader(deployment: Clustered, stream: str) -> None:
     leader: Node = await deployment.cluster.leader(stream)
     leader.kill()
     await asyncio.sleep(2)  # another one is elected meanwhile
@@ -57,8 +57,8 @@ async def test_each_message_is_delivered_through_kills_of_leaders_and_processes(
         await _call(gateway, "POST", "/v1/topics/orders/subscriptions", subscription)
         publisher = Publisher(gateway)
         kills: list[Callable[[], Awaitable[None]]] = [
-            lambda: _kill_leader(deployment, "T_default__orders"),
-            lambda: _kill_leader(deployment, "PROGRESS"),
+            lambda: kill_leader(deployment, "T_default__orders"),
+            lambda: kill_leader(deployment, "PROGRESS"),
             lambda: _kill_processes(deployment, "delivery"),
             lambda: _kill_processes(deployment, "gateway"),
         ]

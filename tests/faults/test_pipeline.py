@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 from deltalake import DeltaTable
@@ -21,6 +20,7 @@ from pyarrow import fs
 from postroad.kernel.event import Event
 from postroad.runtime.embedded_server import free_port
 from postroad.settings import Settings
+from tests.pipeline.command_samples import command_traffic
 from tests.pipeline.traffic import Frame, Traffic, engine_of, framed, own_engine, send
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pipeline"), pytest.mark.timeout(1500)]
@@ -28,7 +28,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pipeline"), pytest.mark
 EVENTS = int(os.environ.get("EVENTS", "30000"))  # 1,000,000 by hand
 KILLS = int(os.environ.get("KILLS", "2"))  # 10 by hand
 FRAME = 200
-JOBS = ("--jobs", "ingest,usage,compact")
+JOBS = ("--jobs", "ingest,usage,commands,compact")
+WORDS = {"published": b"job.queued", "deliveries": b"job.leased", "done": b"job.done", "dead": b"job.dead"}
 
 
 def start(settings: Settings, log: Path, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
@@ -51,6 +52,8 @@ def table(lake: Path, name: str) -> str:
 
 
 def ask(question: str) -> list[tuple[Any, ...]]:
+    import duckdb  # here, as a process that has only imported it reports leaks when it ends
+
     return duckdb.execute(question).fetchall()
 
 
@@ -118,9 +121,15 @@ def object_store(log: Path) -> Iterator[int]:
         process.wait()
 
 
-@pytest.fixture(params=["local", "s3"])
-def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalLake | ObjectLake]:
-    if request.param == "local":
+@pytest.fixture(params=["local-jobs", "s3-jobs", "local-commands"])
+def place_and_traffic(request: pytest.FixtureRequest) -> tuple[str, str]:
+    place, traffic = request.param.split("-")
+    return place, traffic
+
+
+@pytest.fixture
+def lake(place_and_traffic: tuple[str, str], tmp_path: Path) -> Iterator[LocalLake | ObjectLake]:
+    if place_and_traffic[0] == "local":
         yield LocalLake(tmp_path / "lake")
         return
     with object_store(tmp_path / "store.log") as port:
@@ -143,12 +152,16 @@ def wait_for_progress(
 
 
 def test_a_driver_that_is_killed_again_and_again_loses_nothing_and_counts_nothing_twice(
-    tmp_path: Path, lake: LocalLake | ObjectLake
+    tmp_path: Path, lake: LocalLake | ObjectLake, place_and_traffic: tuple[str, str]
 ) -> None:
+    import duckdb
+
+    kind = place_and_traffic[1]
+    stream, tables = ("JOBS", ("events",)) if kind == "jobs" else ("COMMANDS", ("command_events", "commands"))
     chance = random.Random(11)
     log = tmp_path / "log"
     with own_engine(tmp_path) as settings:
-        sent = _send(settings, chance)
+        sent = _send(settings, chance, kind)
         kills = 0
         while kills < KILLS:
             limit = str(max(5, len(sent) // (KILLS * 3)))
@@ -160,25 +173,48 @@ def test_a_driver_that_is_killed_again_and_again_loses_nothing_and_counts_nothin
         last = start(settings, log, *JOBS, "--once", **lake.environment)
         assert last.wait(600) == 0, log.read_text()[-3000:]
         assert kills > 0, f"it was done before it could be killed: {log.read_text()[-2000:]}"
-        end = engine_of(settings).streams(("JOBS",))["JOBS"].last
+        end = engine_of(settings).streams((stream,))[stream].last
     with duckdb.connect() as counting:
-        for name in ("bronze", "events", "rollups"):
+        for name in ("bronze", *tables, "rollups"):
             counting.register(name, lake.read(name))
         rows = counting.sql(
             "SELECT stream, count(*), count(DISTINCT sequence), min(sequence), max(sequence) FROM bronze GROUP BY 1"
         )
-        assert ("JOBS", end, end, 1, end) in rows.fetchall()
+        assert (stream, end, end, 1, end) in rows.fetchall()
         lines = {line for frame in sent for line in frame.lines}
-        assert counting.sql("SELECT count(*), count(DISTINCT event_id) FROM events").fetchall() == [(len(lines), len(lines))]
-        measured = counting.sql("SELECT label, sum(total) FROM rollups WHERE report = 'usage' GROUP BY 1").fetchall()
-    words = {"published": b"job.queued", "deliveries": b"job.leased", "done": b"job.done", "dead": b"job.dead"}
-    counts = {label: sum(b'"event":"%b"' % word in line for line in lines) for label, word in words.items()}
-    assert {label: total for label, total in measured if label in words} == counts
+        archived = sum(b'"event":"command.archived"' in line for line in lines)
+        expected = {"events": len(lines), "command_events": len(lines) - archived, "commands": archived}
+        for name in tables:
+            found = counting.sql(f"SELECT count(*), count(DISTINCT event_id) FROM {name}").fetchall()
+            assert found == [(expected[name], expected[name])], name
+        if kind == "jobs":
+            measured = counting.sql("SELECT label, sum(total) FROM rollups WHERE report = 'usage' GROUP BY 1").fetchall()
+            counts = {label: sum(b'"event":"%b"' % word in line for line in lines) for label, word in WORDS.items()}
+            assert {label: total for label, total in measured if label in WORDS} == counts
+        else:
+            each = "SELECT source, target, split_part(event, '.', 3), coalesce(reason, ''), coalesce(path, '')"
+            direct = counting.sql(f"{each}, count(*) FROM command_events WHERE event LIKE 'snavio.command.%' GROUP BY ALL")
+            rolled = counting.sql("""
+                SELECT tenant || '/' || split_part(name, ' ', 2), split_part(name, ' ', 3), split_part(label, ' ', 1),
+                       split_part(label, ' ', 2), split_part(label, ' ', 3), sum(n)::BIGINT
+                FROM rollups WHERE report = 'commands' AND name LIKE 'source %' GROUP BY ALL
+            """)
+            assert _without_targets_of_invalid(direct.fetchall()) == _without_targets_of_invalid(rolled.fetchall())
 
 
-def _send(settings: Settings, chance: random.Random) -> list[Frame]:
-    """Frames of jobs, some of them twice."""
-    events: list[Event] = Traffic(12).jobs(EVENTS // 3, minutes=60)
+def _without_targets_of_invalid(rows: list[tuple[Any, ...]]) -> dict[tuple[Any, ...], int]:
+    """The report does not repeat what an invalid command said of its target."""
+    found: dict[tuple[Any, ...], int] = {}
+    for source, target, outcome, *more, count in rows:
+        key = (source, "" if outcome == "invalid" else target, outcome, *more)
+        found[key] = found.get(key, 0) + count
+    return found
+
+
+def _send(settings: Settings, chance: random.Random, kind: str) -> list[Frame]:
+    """Frames of jobs or commands, some of them twice."""
+    traffic = Traffic(12).jobs(EVENTS // 3, minutes=60) if kind == "jobs" else command_traffic(12, EVENTS // 2, minutes=60)
+    events: list[Event] = traffic
     frames = framed(events, FRAME)
     sent = [*frames, *chance.sample(frames, len(frames) // 20)]
     chance.shuffle(sent)

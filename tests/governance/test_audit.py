@@ -169,6 +169,8 @@ async def test_all_changing_routes_of_the_control_plane_are_tested(gateway: Gate
         ("POST", CLAIM),
     }
     tested.add(("POST", "/v1/tokens"))
+    # `test_web_sessions.py` has the entries of these.
+    tested |= {("POST", "/v1/session"), ("DELETE", "/v1/session"), ("POST", "/v1/session/links")}
     capabilities = (gateway.node.access, gateway.node.platform.use(GovernanceCapability))
     routes = [route for capability in capabilities for route in capability.routes()]
     changing = {(route.method, route.path) for route in routes if route.method != "GET"}

@@ -102,7 +102,7 @@ PARTS = {
     "streams": r"^/v1/(stream|\{project\})",
     "topics": r"^/v1/(topics|buckets)",
     "triggers": r"^/v1/(subscriptions|schedules)",
-    "commands": r"^/v1/(commands|services|routes|grants|registry|tenant-config)",
+    "commands": r"^/v1/(commands|services|routes|grants|bans|quotas|registry|tenant-config)",
     OTHERS: "",
 }
 

@@ -1,12 +1,16 @@
 """Requests that are served with callbacks: the same guards, responses and counts as with a handler in a task."""
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 from postroad.http.app import App
-from postroad.http.request import ResponseCycle, Scope
+from postroad.http.body_waits import BodyWaits
+from postroad.http.request import Asgi, ResponseCycle, Scope
+from postroad.http.request_cycle import RequestCycle
 from postroad.kernel import identity
 from tests.access.control import KEYS, SETTINGS
 from tests.gateway import Answer, Client, Gateway, Tenant
@@ -15,11 +19,15 @@ from tests.waiting import eventually
 
 
 class Paths:
-    """The requests that were served with callbacks and those that were not, by path."""
+    """The requests that were served with callbacks and those that were not, by path, and how many have waited for a body."""
 
     def __init__(self) -> None:
         self.taken: list[str] = []
         self.left: list[str] = []
+        self.waited = 0
+
+    def has_waited(self, times: int) -> bool:
+        return self.waited == times
 
 
 @pytest.fixture
@@ -31,7 +39,14 @@ def paths(monkeypatch: pytest.MonkeyPatch) -> Paths:
         (found.taken if is_taken else found.left).append(scope["path"])
         return is_taken
 
+    start_cycle = RequestCycle.start
+
+    def started_cycle(self: RequestCycle, app: Asgi) -> None:
+        start_cycle(self, app)
+        found.waited += self.is_waiting
+
     monkeypatch.setattr(App, "start_callback", started)
+    monkeypatch.setattr(RequestCycle, "start", started_cycle)
     return found
 
 
@@ -58,14 +73,20 @@ async def test_busy_routes_are_served_with_callbacks(tenant: Tenant, paths: Path
     (await tenant.client.put("/v1/stream/s", data=b"", **text)).ok(201)
     for _ in range(2):
         assert (await tenant.client.post("/v1/stream/s", data=b"x", **text)).status == 204
-    assert paths.taken == [f"{queue}/messages", "/v1/stream/s", "/v1/stream/s"]
+    (await tenant.client.put("/v1/topics/t", {})).ok(201)
+    (await tenant.client.post("/v1/topics/t/messages", {"subject": "a", "payload": 1})).ok(201)
+    assert paths.taken == [f"{queue}/messages", "/v1/stream/s", "/v1/stream/s", "/v1/topics/t/messages"]
 
 
 async def test_responses_are_the_same(gateway: Gateway, tenant: Tenant) -> None:
     queue, text = await tenant.queue(), {"headers": {"Content-Type": "text/plain"}}
     (await tenant.client.put("/v1/stream/s", data=b"", **text)).ok(201)
+    (await tenant.client.put("/v1/topics/t", {})).ok(201)
 
     for call in (
+        lambda: tenant.client.post("/v1/topics/t/messages", {"subject": "a", "payload": 1}),
+        lambda: tenant.client.post("/v1/topics/t/messages", {"subject": "a", "payload": 1}, headers={"X-MQ-Hops": "16"}),
+        lambda: tenant.client.post("/v1/topics/t/messages", {"subject": "a..b", "payload": 1}),
         lambda: tenant.client.post(f"{queue}/messages", {"payload": 1}),
         lambda: tenant.client.post("/v1/stream/s", data=b"x", **text),
         lambda: tenant.client.post(f"{queue}/messages", {"payload": 1}, headers={"X-Request-Id": "mine"}),
@@ -194,7 +215,41 @@ async def test_the_connection_is_closed_after_the_response_if_the_client_asks(
     assert len(paths.taken) == 2
 
 
-async def test_a_body_that_arrives_later_is_served_by_the_handler(gateway: Gateway, tenant: Tenant, paths: Paths) -> None:
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests wait for their bodies however slow the machine is."""
+    monkeypatch.setattr(BodyWaits, "add", lambda _self, _connection: None)
+
+
+def with_chunks(request: bytes) -> bytes:
+    """The request with its body in two chunks of transfer-encoding."""
+    head, _, body = request.partition(b"\r\n\r\n")
+    lines = [line for line in head.split(b"\r\n") if not line.startswith(b"content-length")]
+    chunks = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (body[:4], body[4:]))
+    return b"\r\n".join([*lines, b"transfer-encoding: chunked", b"", chunks + b"0\r\n\r\n"])
+
+
+@pytest.mark.parametrize("encode", [bytes, with_chunks])
+@pytest.mark.usefixtures("patient")
+async def test_a_body_that_arrives_after_its_headers_is_served_with_callbacks(
+    gateway: Gateway, tenant: Tenant, paths: Paths, encode: Callable[[bytes], bytes]
+) -> None:
+    queue = await tenant.queue()
+    await tenant.publish(queue, 1)
+    paths.waited = 0
+    request = encode(publish_bytes(tenant.client, queue))
+    body_start = request.index(b"\r\n\r\n") + 4
+    async with raw_connection(gateway.url) as connection:
+        for number, split in enumerate((body_start, body_start + 6, len(request) - 1)):
+            await connection.send(request[:split])
+            await eventually(partial(paths.has_waited, number + 1))
+            await connection.send(request[split:])
+            assert (await connection.answer()).status == 201
+    assert len(paths.taken) == 4 and f"{queue}/messages" not in paths.left
+    assert gateway.node.app.open_requests == 0 and gateway.node.app._admission.worker.requests == 0
+
+
+async def test_a_body_that_arrives_much_later_is_served_by_the_handler(gateway: Gateway, tenant: Tenant, paths: Paths) -> None:
     queue = await tenant.queue()
     await tenant.publish(queue, 1)
     request = publish_bytes(tenant.client, queue)
@@ -204,6 +259,100 @@ async def test_a_body_that_arrives_later_is_served_by_the_handler(gateway: Gatew
         await connection.send(request[-5:])
         assert (await connection.answer()).status == 201
     assert len(paths.taken) == 1
+
+
+@pytest.mark.usefixtures("patient")
+async def test_a_large_body_is_not_awaited(gateway: Gateway, tenant: Tenant, paths: Paths) -> None:
+    queue = await tenant.queue()
+    await tenant.publish(queue, 1)
+    small = publish_bytes(tenant.client, queue)
+    body = b'{"payload":"%b"}' % (b"x" * 100_000)
+    large = small.replace(b"content-length: 13", b"content-length: %d" % len(body))[:-13] + body
+    async with raw_connection(gateway.url) as connection:
+        for request in (large, with_chunks(large)):
+            await connection.send(request[:70_000])  # of a declared length, or more than is awaited without one
+            await eventually(lambda: gateway.node.app.open_requests)
+            await connection.send(request[70_000:])
+            assert (await connection.answer()).status == 201
+    assert len(paths.taken) == 1
+
+
+async def test_who_sends_no_body_is_answered_all_the_same(gateway: Gateway, tenant: Tenant, paths: Paths) -> None:
+    queue = await tenant.queue()
+    request = publish_bytes(gateway.with_key("pr_" + "x" * 40), queue)
+    async with raw_connection(gateway.url) as connection:
+        await connection.send(request[:-13])
+        assert (await connection.answer()).status == 401
+    assert not paths.taken
+
+
+@pytest.mark.usefixtures("patient")
+async def test_other_requests_do_not_wait_for_their_bodies(gateway: Gateway, tenant: Tenant, paths: Paths) -> None:
+    queue = await tenant.queue()
+    paths.waited = 0
+    request = publish_bytes(gateway.with_key("pr_" + "x" * 40), queue)
+    for other in (
+        request.replace(b"/messages", b"/ack"),  # a route without callbacks
+        request.replace(b"/messages", b"/none"),
+        request.replace(b"content-length", b"expect: 100-continue\r\ncontent-length"),
+    ):
+        async with raw_connection(gateway.url) as connection:
+            await connection.send(other[:-13])
+            assert (await connection.answer()).status in (401, 404)
+    assert not paths.taken and not paths.waited
+
+
+@pytest.mark.usefixtures("patient")
+async def test_pipelined_requests_in_any_pieces_are_answered_in_order(gateway: Gateway, tenant: Tenant, paths: Paths) -> None:
+    queue = await tenant.queue()
+    await tenant.publish(queue, 1)
+    request = publish_bytes(tenant.client, queue)
+    numbered = [request.replace(b"host: x", b"host: x\r\nx-request-id: %d" % number) for number in range(20)]
+    wire, size = b"".join(numbered), len(request) - 17  # so that pieces end at every part of a request
+    async with raw_connection(gateway.url) as connection:
+        for start in range(0, len(wire), size):
+            await connection.send(wire[start : start + size])
+            for _ in range(5):
+                await asyncio.sleep(0)
+        answers = [await connection.answer() for _ in numbered]
+    assert [(answer.status, answer.headers["x-request-id"]) for answer in answers] == [(201, str(one)) for one in range(20)]
+    assert len(paths.taken) == 21 and f"{queue}/messages" not in paths.left
+
+
+@pytest.mark.usefixtures("patient")
+async def test_a_client_that_leaves_before_its_body_is_counted_as_by_the_handler(
+    gateway: Gateway, tenant: Tenant, paths: Paths
+) -> None:
+    queue = await tenant.queue()
+    await tenant.publish(queue, 1)
+    counters = gateway.node.platform.usage.of(tenant.id)
+
+    async def leave() -> tuple[int, int]:
+        before = counters.requests, counters.client_errors
+        async with raw_connection(gateway.url) as connection:
+            await connection.send(publish_bytes(tenant.client, queue)[:-5])
+            await eventually(lambda: paths.waited or gateway.node.app.open_requests)
+        await eventually(lambda: counters.requests > before[0])
+        return counters.requests - before[0], counters.client_errors - before[1]
+
+    first, second = await on_both_paths(gateway, leave)
+    assert first == second == (1, 1)
+    assert gateway.node.app.open_requests == 0 and gateway.node.app._admission.worker.requests == 0
+
+
+@pytest.mark.usefixtures("patient")
+async def test_a_malformed_rest_of_a_body_is_refused(gateway: Gateway, tenant: Tenant, paths: Paths) -> None:
+    queue = await tenant.queue()
+    paths.waited = 0
+    request = with_chunks(publish_bytes(tenant.client, queue))
+    async with raw_connection(gateway.url) as connection:
+        await connection.send(request[: request.index(b"\r\n\r\n") + 4])
+        await eventually(lambda: paths.waited)
+        await connection.send(b"not a length\r\n")
+        assert (await connection.answer()).status == 400
+        assert await connection.is_closed()
+    await eventually(lambda: gateway.node.app.open_requests == 0)
+    assert (await tenant.stats(queue))["ready"] == 0
 
 
 async def test_a_client_that_is_gone_does_not_stop_the_publish(gateway: Gateway, tenant: Tenant, paths: Paths) -> None:

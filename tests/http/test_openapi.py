@@ -182,6 +182,7 @@ def test_every_error_that_a_client_can_get_is_described() -> None:
         "misdirected-request",
     }
     inside = {"certificate-invalid", "data-directory-in-use", "disk-failed", "unreachable"}
+    inside |= {"backup-inconsistent", "backup-invalid", "engine-not-empty", "format-too-new", "restore-incomplete"}  # of commands
     assert set(ERRORS) - described <= elsewhere | inside
 
 

@@ -29,7 +29,7 @@ async def test_a_running_process_is_healthy(gateway: Gateway, path: str) -> None
 async def test_a_working_gateway_is_ready(gateway: Gateway) -> None:
     ready = (await gateway.anonymous.get("/readyz")).ok()
     assert ready["status"] == "ready"
-    assert ready["checks"].keys() == {"engine", "registry", "clock", "storage", "pipeline"}
+    assert ready["checks"].keys() == {"engine", "registry", "clock", "storage", "pipeline", "maintenance"}
     assert all(check["ok"] for check in ready["checks"].values())
 
 
@@ -196,27 +196,10 @@ async def test_the_type_of_a_problem_is_a_row_of_the_errors_page(gateway: Gatewa
 async def test_system_routes_need_no_key() -> None:
     operations = SystemRoutes(__version__, all_checks_ok, PlatformKeyAuthenticator())
     operations.describe(operations.table(), {}, ())
-    assert len(Router(operations.table()).routes) == 9
+    assert len(Router(operations.table()).routes) == 8
     async with client_of(small_app(*operations.table())) as client:
         browser = {"Accept": "text/html"}
-        assert [(await client.get(one.path, headers=browser)).status for one in operations.table()] == [200] * 9
-
-
-@pytest.mark.parametrize(
-    "accept", ["text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", "text/html", "TEXT/HTML;q=1"]
-)
-async def test_a_browser_gets_links_to_the_documentation(gateway: Gateway, accept: str) -> None:
-    answer = await gateway.anonymous.get("/", headers={"Accept": accept})
-    assert answer.status == 200 and answer.headers["content-type"] == "text/html; charset=utf-8"
-    page = answer.body.decode()
-    for path in re.findall(r'href="([^"]+)"', page):
-        assert (await gateway.anonymous.get(path)).status == 200
-    assert 'href="/docs"' in page and "docs/README.md" in page and "<main>" in page
-
-
-@pytest.mark.parametrize("accept", ["", "*/*", "application/json", "application/json, text/html"])
-async def test_other_clients_get_a_problem_at_the_root(gateway: Gateway, accept: str) -> None:
-    (await gateway.anonymous.get("/", headers={"Accept": accept})).problem(404, "route-not-found")
+        assert [(await client.get(one.path, headers=browser)).status for one in operations.table()] == [200] * 8
 
 
 async def test_the_docs_page_lists_an_operation_once_and_keeps_the_key_in_sight(gateway: Gateway) -> None:

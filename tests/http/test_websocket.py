@@ -454,6 +454,11 @@ _FRAMES = st.one_of(
 )
 
 
+def test_a_message_is_refused_although_the_same_chunk_has_a_malformed_frame() -> None:
+    _, is_closing, _ = _outcome([b"\x81\x81\x00\x00\x00\x00\x80\x00\x00"])
+    assert is_closing
+
+
 @given(st.lists(_FRAMES, max_size=12).map(b"".join), st.data())
 def test_any_split_of_the_bytes_yields_the_same_messages(stream: bytes, data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=12)))

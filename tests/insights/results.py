@@ -52,6 +52,30 @@ def health(queue: str = "orders", status: str = "healthy", **some: Any) -> dict[
     return {"queue": queue, "status": status, "problems": [], **numbers, "growthPerMinute": 0.0, "sampledAt": at, **some}
 
 
+def commands(at: int, service: str = "shop", **some: Any) -> dict[str, Any]:
+    names = {"role": "source", "service": service, "peer": "globex/bot", "command": "send", "outcome": "delivered"}
+    return {"time": rfc3339(at), **names, "path": "fast", "count": 7, "p50": 2.5, "p95": 4, "p99": 5, "max": 6, **some}
+
+
+def fairness(at: int, service: str = "bot", **some: Any) -> dict[str, Any]:
+    names = {"role": "target", "service": service, "peer": "acme/shop", "command": "send"}
+    return {"time": rfc3339(at), **names, "dispatched": 8, "warm": 6, "cold": 2, "refused": 1, "share": 0.8, **some}
+
+
+def skew(at: int, service: str = "shop", **some: Any) -> dict[str, Any]:
+    numbers = {"samples": 20, "p1": -0.5, "p50": 10.5, "p99": 11, "nearLimit": 0.05, "refused": 1}
+    return {"time": rfc3339(at), "service": service, **numbers, **some}
+
+
+def limits(at: int, service: str = "bot", **some: Any) -> dict[str, Any]:
+    numbers = {"used": 5, "max": 10, "intervalSeconds": 60, "usage": 0.5, "refused": 3, "shadow": 0}
+    return {"time": rfc3339(at), "service": service, "command": "send", **numbers, **some}
+
+
+def telemetry(at: int, **some: Any) -> dict[str, Any]:
+    return {"time": rfc3339(at), "emitted": 40, "waiting": 3, "waitingMax": 7, "dropped": 2, **some}
+
+
 async def put(connection: Connection, subject: str, body: object, message_id: str = "") -> None:
     """Stored when this returns. Bytes go as they are."""
     committers = Committers(connection, CommitPolicy(), WriteBufferLimit(64 * 1024 * 1024))

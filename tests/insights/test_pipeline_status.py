@@ -234,3 +234,34 @@ async def test_the_pipelines_state_is_for_the_platform(gateway: Gateway) -> None
     tenant = await gateway.tenant()
     (await tenant.client.get("/api/control/pipeline")).problem(403, "forbidden")
     (await gateway.anonymous.get("/api/control/pipeline")).problem(401, "unauthenticated")
+
+
+@pytest.mark.parametrize(
+    ("sequence", "is_complete", "expected"),
+    [(5, True, NOON), (5, False, NOON - 9000), (4, True, NOON - 9000)],
+    ids=["all is read and published", "results are deferred", "messages wait"],
+)
+async def test_results_are_as_of_now_if_nothing_waits(
+    monitor: PipelineMonitor, own_connection: Connection, sequence: int, is_complete: bool, expected: int
+) -> None:
+    await append(own_connection, "JOBS", 5)
+    fresh = {"freshUntil": rfc3339(NOON - 9000), "isComplete": is_complete}
+    await publish_pipeline_status(own_connection, NOON - 8000, [row("JOBS", sequence, sequence)], **fresh)
+    assert (await monitor.as_of(), (await monitor.read()).as_of) == (rfc3339(expected), rfc3339(expected))
+
+
+async def test_without_a_pipeline_it_is_not_known_how_fresh_results_are(monitor: PipelineMonitor) -> None:
+    assert await monitor.as_of() is None
+
+
+async def test_a_batch_is_requested_at_most_once_a_second(monitor: PipelineMonitor, own_connection: Connection) -> None:
+    received: list[bytes] = []
+    stop = await own_connection.listen("postroad.pipeline.batch", received.append)
+    await asyncio.gather(*(monitor.request_batch() for _ in range(20)))
+
+    async def is_received() -> bool:
+        return len(received) > 0
+
+    await eventually(is_received)
+    await stop()
+    assert len(received) == 1

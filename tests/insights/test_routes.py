@@ -85,6 +85,7 @@ async def test_a_report_has_the_rows_that_were_computed(tenant: Tenant, engine: 
         "from": "2026-11-16T12:00:00.000Z",
         "to": "2026-11-16T16:00:00.000Z",
         "computedAt": "2026-11-16T12:00:04Z",
+        "asOf": None,
         "batch": 4181,
         "items": [whole(row)],
         "dropped": 3,
@@ -104,6 +105,7 @@ async def test_health_has_the_rows_that_were_computed(tenant: Tenant, engine: Co
     assert found == {
         "report": "health",
         "computedAt": "2026-11-16T12:00:04Z",
+        "asOf": None,
         "batch": "b-1",
         "items": [whole(rows[index]) for index in (3, 1, 2, 0)],
         "dropped": 0,

@@ -1,5 +1,4 @@
 import asyncio
-import signal
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -560,13 +559,8 @@ async def test_a_suspended_engine_is_unavailable_at_the_deadline(
     connection = await open_connection(own_server.url)
     await make_stream(connection, name)
     committer = committer_of(connection, name, CommitPolicy(attempt_seconds=600, deadline_seconds=0.5))
-    assert own_server.process is not None
-    own_server.process.send_signal(signal.SIGSTOP)
-    try:
-        with pytest.raises(EngineUnavailable):
-            await committer.append(new_message(f"{name}.a"))
-    finally:
-        own_server.process.send_signal(signal.SIGCONT)
+    with own_server.suspended(), pytest.raises(EngineUnavailable):
+        await committer.append(new_message(f"{name}.a"))
 
 
 @pytest.mark.parametrize("waiting", [1, 50])
@@ -599,17 +593,13 @@ async def test_closing_a_committer_fails_its_unanswered_writes(
     connection = await open_connection(own_server.url)
     await make_stream(connection, name)
     committer = committer_of(connection, name, CommitPolicy(attempt_seconds=0.3, deadline_seconds=20))
-    assert own_server.process is not None
-    own_server.process.send_signal(signal.SIGSTOP)
-    try:
+    with own_server.suspended():
         appending = asyncio.ensure_future(committer.append(new_message(f"{name}.a")))
         await eventually(lambda: committer._singles)
         committer.close(EngineRefused("the stream was deleted"))
         with pytest.raises(EngineRefused, match="the stream was deleted"):
             async with asyncio.timeout(30):
                 await appending
-    finally:
-        own_server.process.send_signal(signal.SIGCONT)
 
 
 async def test_a_missing_stream_is_unavailable(connection: Connection, name: str) -> None:

@@ -10,6 +10,8 @@ from tests.waiting import eventually
 from postroad.jetstream import connection
 from postroad.jetstream.api_errors import STREAM_NOT_FOUND, ApiFailure
 from postroad.jetstream.connection import Connection, ConnectionLost, ConnectionSettings
+from postroad.jetstream.nats_internals import Client
+from postroad.jetstream.protocol import encode_plain
 from postroad.kernel.errors import EngineRefused, EngineUnavailable
 from postroad.runtime.embedded_server import free_port
 
@@ -256,3 +258,26 @@ async def test_a_permanently_closed_connection_is_reported(own_server: Server, o
     async with asyncio.timeout(30):
         with pytest.raises(EngineUnavailable):
             await watching
+
+
+async def test_a_late_answer_to_a_ping_does_not_end_the_connection() -> None:
+    client = Client()
+    client._pongs = [asyncio.get_running_loop().create_future() for _ in range(2)]
+    late, waiting = client._pongs
+    late.cancel()
+    await client._process_pong()
+    await client._process_pong()
+    assert await waiting is True
+
+
+async def test_a_reply_callback_that_raises_does_not_end_the_replies(engine_url: str, open_connection: OpenConnection) -> None:
+    opened = await open_connection(engine_url)
+    called: list[object] = []
+
+    def raising(reply: object) -> None:
+        called.append(reply)
+        raise asyncio.CancelledError
+
+    opened.send(encode_plain("$JS.API.INFO", b"", opened.expect_callback(raising)))
+    await eventually(lambda: called)
+    assert (await opened.request("$JS.API.INFO", timeout=10)).data

@@ -20,6 +20,7 @@ from postroad.jobs.service import JobService
 from postroad.kernel.clock import now_ms
 from postroad.kernel.event import Event
 from postroad.queues.capability import QueuesCapability
+from postroad.regions.capability import RegionsCapability
 from postroad.telemetry.frames import frame_streams
 from postroad.telemetry.outbox import Outbox
 from tests.jobs.lifecycles import Lifecycle
@@ -38,6 +39,7 @@ def outbox_on(connection: Connection) -> Outbox:
 def jobs_on(connection: Connection, folder: Path, keep_days: int, budget: Budget | None = None) -> JobsCapability:
     """The capability on this connection, with its projection in `folder`."""
     platform = platform_on(connection, data_dir=folder, jobs_keep_days=keep_days)
+    platform.add(RegionsCapability)
     platform.add(QueuesCapability)
     jobs = platform.add(JobsCapability)
     if budget is not None:

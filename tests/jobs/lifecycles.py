@@ -50,9 +50,13 @@ class Lifecycle:
             "key_id": "k",
         }
 
-    def queued(self, at: int = 0, *, delay_ms: int = 0, expires_at: int | None = None, corr: str | None = None) -> JobQueued:
+    def queued(
+        self, at: int = 0, *, delay_ms: int = 0, expires_at: int | None = None, corr: str | None = None, group: str | None = None
+    ) -> JobQueued:
         until = None if expires_at is None else rfc3339(self.t0 + expires_at)
-        return JobQueued(payload_bytes=1, delay_ms=delay_ms, expires_at=until, correlation_id=corr, **self._common_fields(at))
+        return JobQueued(
+            payload_bytes=1, delay_ms=delay_ms, expires_at=until, correlation_id=corr, group_id=group, **self._common_fields(at)
+        )
 
     def leased(self, at: int, attempt: int = 1, *, until: int | None = None) -> JobLeased:
         until = at + 30_000 if until is None else until

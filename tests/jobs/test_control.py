@@ -100,6 +100,22 @@ async def test_the_same_idempotency_key_with_another_run_at_is_refused(tenant: T
 # Cancel
 
 
+async def test_the_job_of_a_deferred_message_can_be_cancelled(tenant: Tenant) -> None:
+    queue = await tenant.queue()
+    messages = [{"payload": n, "groupId": "noisy"} for n in range(150)]
+    published = (await tenant.client.post(f"{queue}/messages/batch", {"messages": messages})).ok()["results"]
+    assert (await tenant.client.get(queue)).ok()["stats"]["deferred"] > 0
+    for one in (published[-1], published[60], published[0]):
+        assert (await change(tenant, one, "cancel"))["status"] == "cancelled"
+    gone, received = {published[n]["messageId"] for n in (-1, 60, 0)}, set[str]()
+    while len(received) < 147:
+        pulled = await tenant.pull(queue, 50, waitMs=2000)
+        received |= {one["messageId"] for one in pulled}
+        (await tenant.client.post(f"{queue}/ack", {"receiptIds": [one["receiptId"] for one in pulled]})).ok()
+    assert not gone & received
+    assert await tenant.pull(queue, 10, waitMs=300) == []
+
+
 @pytest.mark.parametrize("delay_ms", [0, 3_600_000])
 async def test_a_cancelled_job_is_not_delivered(tenant: Tenant, delay_ms: int) -> None:
     queue = await tenant.queue()

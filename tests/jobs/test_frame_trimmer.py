@@ -13,6 +13,7 @@ from postroad.contracts.pipeline_status import PIPELINE_PROGRESS, PipelineProgre
 from postroad.jetstream.commit import PendingMessage
 from postroad.jetstream.management import StreamState, stream_info
 from postroad.jobs.capability import JobsCapability
+from postroad.jobs.frame_trimmer import FrameTrimmer
 from postroad.kernel.clock import now_ms, rfc3339
 from postroad.kernel.ids import new_id
 from tests.gateway import Gateway, gateway_settings, running_gateway
@@ -61,6 +62,24 @@ async def test_frames_are_trimmed_behind_the_pipeline_and_the_index_once_they_ar
         assert (await tenant.client.get(f"/v1/jobs/{one['jobId']}")).ok()["status"] == "queued"
 
 
+async def test_one_hour_keeps_less_than_two_hours_of_jobs(node: Gateway) -> None:
+    """With POSTROAD_FRAMES_KEEP_HOURS=1: what is older is gone after the next round, a minute later."""
+    tenant, platform = await node.tenant(), node.node.platform
+    queue = await tenant.queue()
+    for number in range(3):
+        await tenant.publish(queue, number)
+    last = (await state(node, "JOBS")).last_seq
+    projection = platform.use(JobsCapability).projection
+    assert await projection.wait_for(last, 20)
+    await report(node, JOBS=last)
+    trimmer = FrameTrimmer(platform.connection, projection, platform.clock, keep_ms=HOUR_MS)
+    node.clock.ahead_ms = HOUR_MS - 60_000
+    assert await trimmer.run_once() == 0
+    node.clock.ahead_ms = HOUR_MS + 60_000
+    assert await trimmer.run_once() == last
+    assert (await state(node, "JOBS")).messages == 0
+
+
 async def test_frames_that_the_index_has_not_read_stay(node: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     tenant = await node.tenant()
     queue = await tenant.queue()
@@ -87,3 +106,16 @@ async def test_progress_beyond_the_end_of_the_stream_is_not_trusted(node: Gatewa
     await report(node, JOBS=10_000, TELEMETRY=10_000)
     assert await node.node.platform.use(JobsCapability).trimmer.run_once() == 0
     assert (await state(node, "JOBS")).first_seq == 1
+
+
+async def test_frames_of_commands_stay_for_their_retention(node: Gateway) -> None:
+    tenant = await node.tenant()
+    for stream in ("COMMANDS", "JOBS"):
+        word = {"COMMANDS": "command", "JOBS": "job"}[stream]
+        await node.node.platform.committers.of(stream).append(PendingMessage(f"{word}.{tenant.id}", b"{}", new_id()))
+    node.clock.ahead_ms = 73 * HOUR_MS
+    await report(node, COMMANDS=1, JOBS=1)
+    jobs = node.node.platform.use(JobsCapability)
+    assert await jobs.projection.wait_for(1, 20)
+    assert await jobs.trimmer.run_once() == 1
+    assert ((await state(node, "COMMANDS")).first_seq, (await state(node, "JOBS")).first_seq) == (1, 2)

@@ -23,9 +23,8 @@ def some_events(chance: random.Random, count: int) -> list[Event]:
         lifecycle = Lifecycle(chance.choice("ab"), chance.choice(["x.1", "x.2", "y"]))
         at = chance.randrange(0, SPAN, 500)  # many in the same millisecond
         expires_at = chance.choice([None, at + chance.randrange(1, SPAN)])
-        sent.append(
-            lifecycle.queued(at, delay_ms=chance.choice([0, 5000]), expires_at=expires_at, corr=chance.choice([None, "c"]))
-        )
+        keys = {"corr": chance.choice([None, "c"]), "group": chance.choice([None, "g"])}
+        sent.append(lifecycle.queued(at, delay_ms=chance.choice([0, 5000]), expires_at=expires_at, **keys))
         if chance.random() < 0.7:
             sent.append(lifecycle.leased(at + 10, until=at + chance.randrange(20, SPAN)))
             sent += chance.choice(
@@ -46,6 +45,7 @@ def expected(jobs: list[JobRecord], wanted: JobFilter, now: int) -> list[str]:
         and wanted.since <= job.created_at < wanted.until
         and (wanted.correlation_id is None or job.correlation_id == wanted.correlation_id)
         and (wanted.message_id is None or job.message_id == wanted.message_id)
+        and (wanted.group_id is None or job.group == wanted.group_id)
         and (wanted.globs is None or any(glob_matches(glob, job.queue) for glob in wanted.globs))
     ]
     return [job.job_id for job in sorted(found, key=lambda job: (job.created_at, job.job_id), reverse=True)]
@@ -89,6 +89,7 @@ def test_pages_have_what_the_rules_say_whatever_was_swept(tmp_path: Path, seed: 
                 JobFilter(tenant, status=JobStatus.QUEUED, since=since, until=until),
                 JobFilter(tenant, correlation_id="c", status=JobStatus.DONE),
                 JobFilter(tenant, message_id=jobs[0].message_id),
+                JobFilter(tenant, group_id="g", status=JobStatus.DONE),
             ):
                 assert all_pages(store, wanted, now, 3) == expected(jobs, wanted, now)
     finally:
@@ -118,11 +119,12 @@ def test_no_question_looks_at_everything(tmp_path: Path) -> None:
         JobFilter("t", queue="q", status=JobStatus.EXPIRED),
         JobFilter("t", correlation_id="c"),
         JobFilter("t", message_id="m"),
+        JobFilter("t", group_id="g"),
     ):
         page(store, wanted, T0, 10)
     store.connection.set_trace_callback(None)
     plans = [row[3] for text in asked for row in store.connection.execute(f"EXPLAIN QUERY PLAN {text}")]
-    assert len(asked) == 8
+    assert len(asked) == 9
     assert not [plan for plan in plans if plan.startswith("SCAN")]
     whole_sorts = [plan for plan in plans if plan == "USE TEMP B-TREE FOR ORDER BY"]
     assert len(whole_sorts) == 3  # by message, and twice those whose time has come

@@ -66,7 +66,9 @@ async def client(engine: Connection, tmp_path: Path, background: Background, ten
 
 async def test_a_job_has_the_seeds_fields(client: Client, outbox: Outbox, lifecycle: NewLifecycle) -> None:
     one = lifecycle("orders")
-    await send(outbox, one.queued(corr="cart-7"), one.leased(5), one.retried(9, next_at=60_000, reason="no route"))
+    await send(
+        outbox, one.queued(corr="cart-7", group="customer 9"), one.leased(5), one.retried(9, next_at=60_000, reason="no route")
+    )
     found = (await client.get(f"/v1/jobs/{one.job_id}")).ok()
     assert found == {
         "jobId": one.job_id,
@@ -77,6 +79,7 @@ async def test_a_job_has_the_seeds_fields(client: Client, outbox: Outbox, lifecy
         "updatedAt": rfc3339(one.t0 + 9),
         "lastError": "no route",
         "correlationId": "cart-7",
+        "groupId": "customer 9",
         "messageId": one.message_id,
         "dueAt": rfc3339(one.t0 + 60_000),
     }
@@ -88,7 +91,7 @@ async def test_fields_without_a_value_are_null_or_left_out(client: Client, outbo
     found = (await client.get(f"/v1/jobs/{one.job_id}")).ok()
     assert (found["lastError"], found["correlationId"]) == (None, None)
     assert (found["leaseUntil"], found["expiresAt"]) == (rfc3339(one.t0 + 10**5), rfc3339(one.t0 + 10**6))
-    assert "dueAt" not in found
+    assert not {"dueAt", "groupId"} & found.keys()
 
 
 async def test_a_job_that_is_not_there_is_404(client: Client, outbox: Outbox, lifecycle: NewLifecycle) -> None:
@@ -103,7 +106,9 @@ async def test_a_job_that_is_not_there_is_404(client: Client, outbox: Outbox, li
 
 async def test_lists_are_filtered_and_paged(client: Client, outbox: Outbox, lifecycle: NewLifecycle) -> None:
     lifecycles = [lifecycle("a" if number % 2 else "b") for number in range(10)]
-    await send(outbox, *(one.queued(number * 10, corr=f"c{number % 3}") for number, one in enumerate(lifecycles)))
+    await send(
+        outbox, *(one.queued(number * 10, corr=f"c{number % 3}", group=f"g{number % 4}") for number, one in enumerate(lifecycles))
+    )
     await send(outbox, *(one.done(200) for one in lifecycles[:4]))
     ids = [one.job_id for one in lifecycles]
 
@@ -124,6 +129,10 @@ async def test_lists_are_filtered_and_paged(client: Client, outbox: Outbox, life
     assert await listed("&status=done") == [3, 2, 1, 0]
     assert await listed("&status=queued&queue=b") == [8, 6, 4]
     assert await listed("&correlationId=c0") == [9, 6, 3, 0]
+    assert await listed("&groupId=g1") == [9, 5, 1]
+    assert await listed("&groupId=g1&queue=a&status=done") == [1]
+    assert await listed("&groupId=g1&correlationId=c2") == [5]
+    assert await listed("&groupId=g") == []
     assert await listed(f"&messageId={lifecycles[4].message_id}") == [4]
     assert await listed("&queue=unknown") == []
     assert [lifecycles[index].t0 - base + index * 10 for index in await listed(f"&from={rfc3339(base + 50)}")][-1] >= 50

@@ -208,3 +208,14 @@ def test_stored_stream_names_have_not_changed() -> None:
 def test_the_longest_stream_id_fits_into_a_subject() -> None:
     longest = names.stream_id("~" * names.STREAM_CHARS_MAX)
     assert len(names.stream_subject("t" * 32, longest)) < 2048, "the engine takes lines of 4 KiB"
+
+
+def test_the_stream_of_a_long_topic_name_has_a_hash() -> None:
+    longest = ["x" * 256, "x" * 255 + "y", "_" * 256, "a.b" * 85, "-" * 256]
+    streams = {names.topic_stream("t" * 32, one) for one in longest}
+    assert len(streams) == len(longest) and all(len(one) <= 240 for one in streams)
+    assert all(re.fullmatch(r"[A-Za-z0-9_-]+", one) and one.count("__") == 1 for one in streams)
+    assert names.topic_stream("t", "a" * 200) == f"T_t__{'a' * 200}"  # shorter names have their whole token
+    hashed = names.short_token("x" * 201)
+    with pytest.raises(ValueError, match="not an escaped name"):
+        names.unescape(hashed)

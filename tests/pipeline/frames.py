@@ -12,8 +12,8 @@ from postroad.kernel.event import Event
 from postroad.pipeline.schemas import arrow_schema, events_schema
 
 
-def events_table(events: Iterable[Event]) -> pa.Table:
-    return pa.Table.from_pylist([_silver(event) for event in events], schema=arrow_schema(events_schema()))
+def events_table(events: Iterable[Event], table: str = "events") -> pa.Table:
+    return pa.Table.from_pylist([_silver(event) for event in events], schema=arrow_schema(events_schema(table)))
 
 
 def events_frame(spark: SparkSession, events: Iterable[Event]) -> DataFrame:
@@ -23,6 +23,8 @@ def events_frame(spark: SparkSession, events: Iterable[Event]) -> DataFrame:
 
 
 def _silver(event: Event) -> dict[str, Any]:
-    fields = msgspec.to_builtins(event)
+    encoded = msgspec.to_builtins(event)
+    names = {one.encode_name: one.name for one in msgspec.structs.fields(event)}
+    fields = {names.get(name, name): value for name, value in encoded.items()}
     time = datetime.fromisoformat(fields.pop("timestamp"))
     return {**fields, "time": time, "stream": event.stream, "sequence": 1, "line": 0}

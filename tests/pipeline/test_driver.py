@@ -3,6 +3,8 @@
 import asyncio
 import json
 import random
+import threading
+import time
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -15,6 +17,8 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from postroad.commands.events import CommandArchived, CommandDelivered
+from postroad.contracts.batch_requests import SUBJECT
 from postroad.jetstream import stream_reader
 from postroad.jetstream.connection import Connection, ConnectionSettings
 from postroad.kernel.clock import rfc3339
@@ -23,6 +27,7 @@ from postroad.pipeline.compaction import compact
 from postroad.pipeline.delta_table import LakeTable, OtherWriter
 from postroad.pipeline.driver import BatchProgress, LakeBusy, Pipeline, PipelineConfig, lake_lock
 from postroad.pipeline.ingest import SOURCES
+from postroad.pipeline.jetstream import Engine
 from postroad.pipeline.lake import BATCH, Counts, Lake
 from postroad.pipeline.measures import measures
 from postroad.pipeline.report_publisher import NOTHING, affected_by
@@ -30,7 +35,11 @@ from postroad.pipeline.rollups import KEY, merge
 from postroad.pipeline.tables import table_policies
 from postroad.settings import Settings
 from spark_jetstream import JetStreamDataSource
+from spark_jetstream.client import Client
+from spark_jetstream.options import write_options
+from spark_jetstream.protocol import encode_publish
 from spark_jetstream.publisher import Message
+from tests.pipeline.command_samples import command_traffic
 from tests.pipeline.frames import events_table
 from tests.pipeline.traffic import NOON, Frame, Traffic, engine_of, framed, own_engine, send, send_raw
 
@@ -142,6 +151,39 @@ def test_every_event_is_in_the_lake_once_and_the_results_are_published(environme
 
     environment.pipeline().run_once()  # no new events: no batch
     assert len(environment.batches) == 1
+
+
+def test_events_of_commands_and_archived_commands_are_in_their_tables_once(environment: Environment) -> None:
+    """In small batches after restarts, with duplicates and out of order, compared with one batch."""
+    events = [*command_traffic(5, 60, start=NOON), *command_traffic(6, 10, start=NOON - 86_400_000), *Traffic(5).jobs(10)]
+    frames = framed(events, size=7)
+    chance = random.Random(4)
+    chance.shuffle(frames)
+    again = [Frame(frame.stream, frame.tenant, frame.lines[:3]) for frame in chance.sample(frames, 6)]
+    foreign = Frame("COMMANDS", "other", framed(command_traffic(7, 1))[0].lines)
+    sent = [*frames, *again, foreign]
+    half = len(sent) // 2
+    for some in (sent[:half], sent[half:]):
+        send(environment.settings, some)
+        environment.pipeline(messages_max=9).run_once()
+
+    for table in ("command_events", "commands", "events"):
+        expected = sorted(event.event_id for event in events if event.table == table)
+        assert sorted(row["event_id"] for row in environment.rows(table)) == expected, table
+    assert environment.lake.counts().duplicates == sum(len(frame.lines) for frame in again)
+    assert environment.lake.counts().quarantined == {"wrong-tenant": len(foreign.lines)}
+    tables = {table: [event for event in events if event.table == table] for table in ("events", "command_events")}
+    parts = [measures(events_table(some, table), table) for table, some in tables.items()]
+    assert environment.rollups() == sums(merge(pa.concat_tables(parts)))
+
+    payloads = {event.event_id: (event.payload, event.outcome) for event in events if isinstance(event, CommandArchived)}
+    assert {row["event_id"]: (row["payload"], row["outcome"]) for row in environment.rows("commands")} == payloads
+    [commands] = environment.results("insight.globex.commands.20261101.day")
+    routed = [row for row in commands["rows"] if row["role"] == "target" and row["outcome"] == "delivered"]
+    delivered = [
+        event for event in tables["command_events"] if isinstance(event, CommandDelivered) and event.timestamp > "2026-11-01"
+    ]
+    assert sum(row["count"] for row in routed) == sum(event.target == "globex/bot" for event in delivered)
 
 
 def test_streaming_with_restarts_late_events_and_duplicates_equals_a_batch(environment: Environment) -> None:
@@ -335,3 +377,36 @@ def test_jobs_of_a_completed_day_are_archived(environment: Environment) -> None:
 def test_one_pipeline_at_a_time(environment: Environment) -> None:
     with lake_lock(environment.lake), pytest.raises(LakeBusy, match="another pipeline uses"):
         environment.pipeline().run_once()
+
+
+def request_batch(engine: Engine) -> None:
+    with Client(write_options(engine.options).connection) as client:
+        client.open()
+        client.send(encode_publish(SUBJECT.encode(), b"", b"", b""))
+
+
+def test_a_reader_gets_a_batch_without_waiting_for_the_period(environment: Environment) -> None:
+    """Samples alone would wait for the quiet interval."""
+    traffic = Traffic(31)
+    send(environment.settings, framed(traffic.samples()))
+    engine, stop, asked = engine_of(environment.settings), threading.Event(), threading.Event()
+    config = PipelineConfig(
+        on_progress=environment.batches.append, now=lambda: LATER, period_seconds=3600, quiet_seconds=3600, jobs=("ingest",)
+    )
+    pipeline = Pipeline(environment.lake, engine, config)
+    worker = threading.Thread(target=pipeline.run, args=(stop,))
+    worker.start()
+    try:
+        deadline = time.monotonic() + 120
+        while not environment.batches and time.monotonic() < deadline:
+            asked.wait(0.1)
+        send(environment.settings, framed(traffic.samples()))
+        while len(environment.batches) < 2 and time.monotonic() < deadline:
+            request_batch(engine)
+            asked.wait(0.5)
+    finally:
+        stop.set()
+        worker.join()
+    assert len(environment.batches) == 2
+    [status] = environment.results("insight._platform.pipeline.now.all")
+    assert (status["freshUntil"], status["isComplete"]) == (rfc3339(int(LATER.timestamp() * 1000)), True)

@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 
+from postroad.kernel.event import event_name
 from postroad.pipeline.frame_parser import FAULTS, lines_schema
 from postroad.pipeline.ingest import duplicates
 from postroad.pipeline.ingest_task import audit_entries, by_day, parsed_lines
@@ -57,11 +58,11 @@ def messages(*given: dict[str, Any]) -> pa.Table:
 
 
 def parsed(*given: dict[str, Any]) -> list[dict[str, Any]]:
-    """The lines in their order."""
-    lines = parsed_lines(messages(*given))
-    assert lines.schema == lines_schema()
-    found: list[dict[str, Any]] = lines.sort_by([(name, "ascending") for name in ("stream", "sequence", "line")]).to_pylist()
-    return found
+    """The lines of all tables in their order; a valid one has no `fault` and no `raw`."""
+    tables = parsed_lines(messages(*given))
+    assert all(lines.schema == lines_schema(name) for name, lines in tables.items())
+    found = [{"fault": None, "raw": None, **row} for lines in tables.values() for row in lines.to_pylist()]
+    return sorted(found, key=lambda row: (row["stream"], row["sequence"], row["line"]))
 
 
 def test_every_event_of_the_catalogue_has_its_columns() -> None:
@@ -73,9 +74,18 @@ def test_every_event_of_the_catalogue_has_its_columns() -> None:
     assert len(event_types()) > 20
 
 
+def test_events_of_commands_are_in_their_own_tables() -> None:
+    """`events` keeps its columns, and the pipeline finds requests for replays in `command_events`."""
+    on_stream = {event_name(kind): kind.table for kind in event_types() if kind.stream == "COMMANDS"}
+    assert {table for name, table in on_stream.items() if name.startswith(("snavio.", "replay."))} == {"command_events"}
+    assert on_stream["command.archived"] == "commands"
+    assert "selection" in event_columns("command_events")
+
+
 def test_a_field_of_a_kind_that_has_no_column_is_refused() -> None:
     with pytest.raises(TypeError, match="no column type"):
-        spark_type(list[str])
+        spark_type(dict[str, str])
+    assert spark_type(list[str] | None).simpleString() == "array<string>"
 
 
 def test_a_line_becomes_an_event_with_its_place_and_time() -> None:
@@ -144,7 +154,7 @@ def test_late_is_what_happened_more_than_an_hour_before_it_was_stored() -> None:
     in_time = queued(timestamp="2026-11-16T11:00:01.000Z")
     old = queued(timestamp="2026-11-15T23:00:00.000Z")
     given = messages(message(json.dumps(late), json.dumps(in_time), json.dumps(old)))
-    days = {day: sorted(rows.column("is_late").to_pylist()) for day, rows in by_day(parsed_lines(given), "time")}
+    days = {day: sorted(rows.column("is_late").to_pylist()) for day, rows in by_day(parsed_lines(given)["events"], "time")}
     assert days == {"2026-11-16": [False, True], "2026-11-15": [True]}
 
 

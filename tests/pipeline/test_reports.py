@@ -109,6 +109,7 @@ def test_sessions_by_the_hour(rollups: pa.Table) -> None:
 
 
 def test_backlog_has_means_and_maxima(rollups: pa.Table) -> None:
+    """Requirement 192: the oldest age and delayed messages of each queue."""
     types = (
         "tenant:string time:timestamp queue:string ready:double readyMax:bigint leased:double "
         "retrying:double delayed:double dead:double oldestAgeMsMax:bigint"

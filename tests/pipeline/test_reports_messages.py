@@ -14,6 +14,7 @@ from postroad.pipeline.measures import measures
 from postroad.pipeline.report_messages import report_messages
 from postroad.pipeline.reports import computed_reports
 from postroad.pipeline.rollups import TIME
+from tests.pipeline.command_samples import delivered, limited, skewed, telemetry_sampled
 from tests.pipeline.event_samples import NOON, moment, sample_events
 from tests.pipeline.frames import events_table
 
@@ -103,7 +104,14 @@ def test_columns_that_are_not_those_of_the_row_type_are_refused() -> None:
 
 
 def test_the_service_can_read_every_report() -> None:
-    rollups = measures(events_table(sample_events()))
+    samples = [telemetry_sampled(1, 7, 100, 5000)]
+    commands = [delivered(1), delivered(2, target="acme/mailer"), skewed(3, 0.5), limited(4, "acme/mailer")]
+    rollups = pa.concat_tables(
+        [
+            measures(events_table([*sample_events(), *samples])),
+            measures(events_table(commands, "command_events"), "command_events"),
+        ]
+    )
     declared = {one.report.name: one.report for one in computed_reports()}
     grains: tuple[Grain | None, ...] = (Grain.DAY, Grain.MINUTE)
     messages = [

@@ -42,6 +42,23 @@ def test_a_backlog_is_processed_without_a_pause() -> None:
     assert trigger.is_due({"TELEMETRY": 5}, 0.1)
 
 
+def test_a_request_makes_a_batch_of_samples_due_and_is_answered_by_the_next_look() -> None:
+    trigger = Trigger(10, 60)
+    for now in (0, 60, 120):
+        trigger.ran(now, is_quiet=True, has_more=False)
+    assert (trigger.interval, trigger.pause) == (60, 10)
+    trigger.request()
+    assert (trigger.interval, trigger.pause) == (10, 2)
+    assert trigger.is_due({"TELEMETRY": 5}, 121)
+    assert not trigger.is_due({}, 121), "there is nothing to process"
+    seen = trigger.requests
+    trigger.request()  # while the batch runs, whose end of the streams was known before
+    trigger.answer(seen)
+    assert trigger.is_requested
+    trigger.answer(trigger.requests)
+    assert (trigger.is_requested, trigger.pause) == (False, 10)
+
+
 def test_a_period_longer_than_the_quiet_interval_stays() -> None:
     trigger = Trigger(300, 60)
     trigger.ran(0, is_quiet=True, has_more=False)

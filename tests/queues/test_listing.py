@@ -4,8 +4,11 @@ from typing import Any
 
 import pytest
 
+from postroad.container import Role
 from postroad.queues import listing
-from tests.gateway import Tenant
+from tests.gateway import Tenant, gateway_settings, running_gateway
+from tests.servers import Server
+from tests.waiting import eventually
 
 NAMES = ("billing.eu", "billing.us", "Orders", "orders", "orders-old", "x_y")
 
@@ -86,11 +89,19 @@ async def test_the_largest_backlog_comes_first(tenant_with_queues: Tenant) -> No
     assert "stats" not in (await page(tenant_with_queues, "sort=-ready&limit=1"))["queues"][0]
 
 
-async def test_too_many_queues_are_not_sorted_by_stats(tenant_with_queues: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "_SORTED_BY_STATS_MAX", 5)
-    problem = (await tenant_with_queues.client.get("/v1/queues?sort=-ready")).problem(400, "invalid-parameter")
-    assert "at most 5" in problem["detail"]
-    assert await names(tenant_with_queues, "sort=-ready&prefix=orders")
+async def test_too_many_queues_are_sorted_by_their_samples(own_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "_SORTED_BY_STATS_MAX", 1)
+    async with running_gateway(gateway_settings(own_server.url, sample_seconds=1), Role.ALL) as gateway:
+        tenant = await gateway.tenant()
+        for name in ("a", "b", "c"):
+            await tenant.queue(name)
+        await tenant.publish("/v1/queues/c", 1)
+
+        async def is_sorted() -> bool:
+            return (await names(tenant, "sort=-ready"))[0] == "c" == (await names(tenant, "sort=-inPerSecond"))[0]
+
+        await eventually(is_sorted, 20)
+        assert (await all_pages(tenant, "sort=-ready", 3))[0] == "c"
 
 
 @pytest.mark.parametrize("query", ["sort=size", "sort=-ready&cursor=nonsense", "sort=ready&cursor=x~orders", "paused=perhaps"])

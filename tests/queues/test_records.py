@@ -60,9 +60,9 @@ def test_a_receipt_of_another_priority_has_version_2() -> None:
     for priority, number in (("high", 1), ("low", 2)):
         body = replace(ONE, priority=priority).to_bytes()  # type: ignore[arg-type]
         assert body == b"\x02" + ONE.to_bytes()[1:] + bytes([number])
-        with pytest.raises(ValueError, match="version 1 or 2"):
+        with pytest.raises(ValueError, match="version 1, 2 or 3"):
             Receipt.from_bytes(body[:-1])
-        with pytest.raises(ValueError, match="version 1 or 2"):
+        with pytest.raises(ValueError, match="version 1, 2 or 3"):
             Receipt.from_bytes(body[:-1] + b"\x03")
 
 
@@ -177,3 +177,12 @@ def test_no_two_queues_share_a_stream_or_a_subject(one: tuple[str, str], other: 
 def test_settings_out_of_range_are_refused(settings: dict[str, object]) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(settings, StrictQueueSettings)
+
+
+def test_a_receipt_of_an_ordered_queue_has_version_3_with_the_group() -> None:
+    receipt = replace(ONE, group="0123456789abcdef" * 2)
+    body = receipt.to_bytes()
+    assert body == b"\x03" + ONE.to_bytes()[1:] + bytes.fromhex("0123456789abcdef" * 2)
+    assert Receipt.from_bytes(body) == receipt
+    with pytest.raises(ValueError, match="version"):
+        Receipt.from_bytes(body[:-1])

@@ -48,6 +48,7 @@ class Watcher:
             engine.audit,
             gateway.clock,
             replicas=1,
+            flows=engine.flows,
         )
         self.stats = QueueStatsReader(
             engine.connection,
@@ -56,6 +57,8 @@ class Watcher:
             WaitingPulls(engine.connection, dict),
             self.throughput,
             gateway.clock,
+            engine.use(QueuesCapability).ordered_leases,
+            engine.use(QueuesCapability).deferred_messages,
         )
         self.tenants = [tenant.id]
         self.sampler = QueueSampler(

@@ -19,8 +19,19 @@ from tests.servers import OpenConnection
 
 from postroad.api.reports.sessions import REPORT as SESSIONS
 from postroad.cli.report import parse_day
-from postroad.client import BacklogRow, DeadLettersRow, HealthRow, LatencyRow, SessionsRow, UsageRow
-from postroad.report import fetch, formatting, sections
+from postroad.client import (
+    BacklogRow,
+    CommandsRow,
+    DeadLettersRow,
+    FairnessRow,
+    HealthRow,
+    LatencyRow,
+    LimitsRow,
+    SessionsRow,
+    SkewRow,
+    UsageRow,
+)
+from postroad.report import command_sections, fetch, formatting, sections
 from postroad.report.charts import Axis, Frame, Series, bar_chart, line_chart
 from postroad.report.fetch import Computed, DayData, TenantData
 from postroad.report.html import Cell, chip, escaped, legend, table, tiles
@@ -49,6 +60,13 @@ def shapes(svg: str, tag: str, css: str) -> list[ElementTree.Element]:
         if css in (group.get("class") or "").split()
         for shape in group.iter(tag)
     ]
+
+
+def bars(markup: str, css: str) -> list[ElementTree.Element]:
+    """Bars of the first chart."""
+    found = re.search("<svg viewBox.*?</svg>", markup)
+    assert found is not None
+    return shapes(found[0], "rect", css)
 
 
 def tips(svg: str) -> list[str]:
@@ -295,6 +313,65 @@ def test_sessions_are_drawn_over_time() -> None:
     assert made.count('class="line ') == 5
 
 
+def test_commands_are_shown_by_outcome_and_path() -> None:
+    common: dict[str, Any] = {"role": "target", "service": "bot", "command": "send"}
+    rows = [
+        CommandsRow(time=when(1), outcome="delivered", path="fast", count=5, p50=2, p95=3, p99=4, max=9, **common),
+        CommandsRow(time=when(2), outcome="failed", reason="rate-limit-exceeded", count=2, **common),
+        CommandsRow(time=when(2), role="source", service="shop", peer="x/y", outcome="invalid", reason="hmac-invalid", count=1),
+    ]
+    made = command_sections.commands_section("a", HOURLY, rows)
+    assert "7 commands for routes of this tenant; its services sent 1, of which 1 were not delivered." in made
+    assert made.count("<svg") == 3
+    assert cells(made) == [
+        ["target", "bot", "", "send", "rate-limit-exceeded", "2"],
+        ["source", "shop", "x/y", "", "hmac-invalid", "1"],
+    ]
+
+
+def test_shares_are_stacked_with_the_times_of_bans() -> None:
+    def row(hour: int, source: str, count: int, share: float | None, **more: Any) -> FairnessRow:
+        numbers: dict[str, Any] = {"dispatched": count, "warm": count, "cold": 0, "refused": 0, "share": share}
+        return FairnessRow(time=when(hour), role="target", service="bot", peer=source, **{"command": "send", **numbers, **more})
+
+    rows = [
+        row(1, "a/noisy", 9, 0.9),
+        row(1, "b/calm", 1, 0.1),
+        row(1, "a/noisy", 0, None, command="", bans=1, banned_until=when(3)),
+    ]
+    made = command_sections.fairness_section("a", HOURLY, rows)
+    assert len(bars(made, "s0")) == len(bars(made, "s1")) == 1
+    [span] = bars(made, "span")
+    assert float(span.get("width") or 0) == pytest.approx(
+        2 * (HOURLY.sized(500, 170).x(at(1)) - HOURLY.sized(500, 170).x(at(0))), 0.01
+    )
+    assert cells(made)[-1][1:5] == ["a/noisy", "bot", "all", "1"]
+
+
+def test_a_clock_that_will_leave_the_window_is_marked() -> None:
+    clocks: dict[str, Any] = {"p1": -1.0, "p99": 2.0, "near_limit": 0.1, "refused": 0, "samples": 3, "window_seconds": 60}
+    rows = [
+        SkewRow(time=when(1), service="shop", p50=1.0, **clocks),
+        SkewRow(time=when(2), service="shop", p50=9.0, drift_per_hour=8.0, leaves_window_at=when(9), **clocks),
+    ]
+    made = command_sections.skew_section("a", HOURLY, rows)
+    assert made.count('class="line ') == 2, "the sender and the limit"
+    [[service, *_, leaves]] = cells(made)
+    assert service == "shop" and "soon" in leaves and "2026-11-16 09:00" in leaves
+    assert "Commands beyond 60 s are refused." in made
+
+
+def test_limits_show_the_fullest_time_of_each_route() -> None:
+    def row(hour: int, used: int, usage: float | None, most: int | None = 100) -> LimitsRow:
+        names: dict[str, Any] = {"service": "bot", "command": "send", "max": most, "interval_seconds": 60 if most else None}
+        return LimitsRow(time=when(hour), used=used, usage=usage, refused=1, shadow=0, **names)
+
+    made = command_sections.limits_section("a", [row(1, 10, 0.1), row(2, 90, 0.9)])
+    [[route, limit, time, usage, used, refused, shadow]] = cells(made)
+    assert (route, limit, time, used, refused, shadow) == ("bot send", "100 in 60 s", "02:00", "100", "2", "0")
+    assert "90" in usage
+
+
 def test_every_section_without_rows_has_a_message() -> None:
     nothing = SessionsRow(time=when(1), subscribed=0, unsubscribed=0, touched=0, deleted=0, expired=0)
     for made, message in (
@@ -305,6 +382,10 @@ def test_every_section_without_rows_has_a_message() -> None:
         (sections.usage_section("a", HOURLY, [], "hour"), "No usage on this day."),
         (sections.report_section("a", HOURLY, SESSIONS, [nothing]), "No sessions on this day."),
         (sections.health_section("a", [], None), "No queue health has been computed yet."),
+        (command_sections.commands_section("a", HOURLY, []), "No commands were sent or received on this day."),
+        (command_sections.fairness_section("a", HOURLY, []), "No source had commands delivered"),
+        (command_sections.skew_section("a", HOURLY, []), "No clock of a sender was measured"),
+        (command_sections.limits_section("a", []), "No route of this tenant has a rate limit"),
     ):
         assert message in made
         assert "<svg" not in made
@@ -490,7 +571,7 @@ async def test_a_restricted_key_gets_the_report_of_its_queues(
     await stored(running, open_connection, name, (5,))
     key = operator.run("--tenant", name, "keys", "create", "k", "--scope", "read", "--queue", "mails").stdout.strip()
     written = shell.with_environment(POSTROAD_KEY=key).run("report", "--day", "2026-11-16", "--out", "-").stdout
-    assert written.count("this key is restricted") == 2
+    assert written.count("this key is restricted") == 3
     assert "mails: waiting" in written
 
 

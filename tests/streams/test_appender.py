@@ -377,6 +377,37 @@ async def test_a_thousand_concurrent_appends_are_stored_in_their_order(worker: W
     assert b"".join(await worker.read_all(stream)).split() == [b"%d" % number for number in range(1000)]
 
 
+async def test_writers_that_append_all_the_time_leave_the_batches(
+    worker: Worker, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first appends share a batch, as their stream must be read. Later ones need none, although others always wait."""
+    stream = StreamName(name, "busy")
+    await worker.create(stream)
+    batches: list[int] = []
+    append_together = Committer.append_together
+
+    async def counted(self: Committer, messages: Sequence[PendingMessage], *, uses_reserve: bool = False) -> Sequence[PublishAck]:
+        batches.append(len(messages))
+        return await append_together(self, messages, uses_reserve=uses_reserve)
+
+    monkeypatch.setattr(Committer, "append_together", counted)
+
+    async def write(writer: int) -> None:
+        for number in range(20):
+            await worker.append_in_time(stream, f"{writer} {number}".encode())
+
+    first = [asyncio.create_task(write(writer)) for writer in range(16)]
+    await eventually(lambda: batches)
+    others = [asyncio.create_task(write(writer)) for writer in range(16, 32)]  # they wait for the batch that is being written
+    await asyncio.gather(*first, *others)
+    found = [payload.decode() for payload in await worker.read_all(stream)]
+    assert sorted(found) == sorted(f"{writer} {number}" for writer in range(32) for number in range(20))
+    for writer in range(32):
+        of_writer = [int(one.split()[1]) for one in found if one.split()[0] == str(writer)]
+        assert of_writer == list(range(20)), "the appends of a writer that waits for each are in order"
+    assert sum(batches) <= 2 * 32
+
+
 def report(on_outcome: OnOutcome, done: "asyncio.Future[Sequence[PublishAck]]") -> None:
     problem = done.exception()
     on_outcome(problem if isinstance(problem, Exception) else done.result())

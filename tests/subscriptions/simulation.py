@@ -21,6 +21,7 @@ from postroad.subscriptions.attempter import Attempter
 from postroad.subscriptions.delivery_cursor import CursorState
 from postroad.subscriptions.dispatcher import Dispatcher
 from postroad.subscriptions.endpoint_rules import Outcome
+from postroad.subscriptions.formats import DeliveryFormats
 from postroad.subscriptions.log_reader import LogReader
 from postroad.subscriptions.message_cache import MessageCache
 from postroad.subscriptions.outgoing import OutgoingMessage
@@ -309,7 +310,7 @@ class Process:
             Takeover(progress, reader, engine.now_ms, name),
             TopicFollowers(connection),
             reader,
-            Attempter(endpoint, anything, endpoint, dead_letters, anything, anything, engine.now_ms),
+            Attempter(endpoint, anything, endpoint, dead_letters, anything, anything, engine.now_ms, DeliveryFormats()),
             anything,
             anything,
             engine.now_ms,

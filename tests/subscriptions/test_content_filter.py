@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from postroad.api.subscriptions import FilterInvalid
-from postroad.subscriptions.content_filter import CONDITIONS_MAX, MISSING, ContentFilter
+from postroad.subscriptions.content_filter import CONDITIONS_MAX, ContentFilter
+from postroad.subscriptions.value_tests import MISSING
 
 ORDER = {"amount": 120, "country": "DE", "tags": ["new", "gift"], "vip": True, "note": None, "item": {"sku": "A-17"}}
 HEADERS = {"x-source": "shop-1", "x-weight": "12.5"}

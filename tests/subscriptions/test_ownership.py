@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.subscriptions.ownership import owner_of
+from postroad.kernel.rendezvous import owner_of
 
 MEMBERS = st.sets(st.text("abcdef-0123456789", min_size=1, max_size=12), min_size=1, max_size=8)
 

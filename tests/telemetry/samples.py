@@ -9,7 +9,7 @@ from postroad.kernel.event import Event, event_name
 from postroad.kernel.ids import new_id
 from postroad.queues.events import QueueDeleted
 
-_VALUES: dict[object, object] = {str: "text", int: 7, bool: True, float: 1.5}
+_VALUES: dict[object, object] = {str: "text", int: 7, bool: True, float: 1.5, list[str]: ["text"]}
 
 
 def sample(of: type[Event]) -> Event:

@@ -35,7 +35,7 @@ def test_no_two_types_share_a_name() -> None:
 
 @each_type
 def test_a_type_has_a_name_and_a_description(kind: type[Event]) -> None:
-    assert re.fullmatch(r"[a-z]+(\.[a-z]+(_[a-z]+)*)+", event_name(kind))
+    assert re.fullmatch(r"[a-z]+(\.[a-z]+([_-][a-z]+)*)+", event_name(kind))
     assert inspect.cleandoc(vars(kind)["__doc__"]).endswith(".")
     assert kind.stream in STREAMS
 

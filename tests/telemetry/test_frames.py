@@ -1,16 +1,32 @@
+import asyncio
+
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from postroad.commands.events import CommandArchived, CommandFailed
 from postroad.jetstream import stream_reader
 from postroad.jetstream.management import stream_info
 from postroad.kernel.clock import now_ms
+from postroad.kernel.event import Event, event_name
+from postroad.registry import event_types
 from postroad.settings import Settings
 from postroad.telemetry.capability import TelemetryCapability
-from postroad.telemetry.frames import STREAMS, frame_headers, frame_streams, frame_subject, pack, unpack
+from postroad.telemetry.frames import (
+    STREAMS,
+    encode_event,
+    frame_headers,
+    frame_streams,
+    frame_subject,
+    is_archived,
+    pack,
+    unpack,
+    unpack_archived,
+)
 from postroad.telemetry.outbox import Outbox
 from tests.gateway import Gateway, Tenant
-from tests.telemetry.samples import event
+from tests.telemetry.samples import event, sample
 
 _LINES = st.lists(st.dictionaries(st.text(max_size=3), st.text(max_size=3), max_size=2).map(msgspec.json.encode), max_size=5)
 
@@ -23,6 +39,45 @@ def test_a_packed_frame_is_unpacked_unchanged(lines: list[bytes]) -> None:
 def test_a_frame_is_json_lines() -> None:
     assert pack([b'{"a":1}', b'{"b":2}']) == b'{"a":1}\n{"b":2}'
     assert list(unpack(b'{"a":1}\n{"b":2}\n')) == [b'{"a":1}', b'{"b":2}'], "an end of line at the end is no event"
+
+
+def test_archived_lines_are_no_events() -> None:
+    event, other = b'{"event":"snavio.command.failed"}', b'{"event":"job.queued"}'
+    command, message = b'{"event":"command.archived","x":1}', b'{"event":"message.archived"}'
+    frame = pack([event, command, other, message, event])
+    assert list(unpack(frame)) == [event, other, event]
+    assert list(unpack_archived(frame)) == [(event, command), (other, message), (event, None)]
+    assert [is_archived(line) for line in (event, command, message)] == [False, True, True]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in event_types() if kind.is_attached], ids=event_name)
+def test_an_attached_event_is_skipped_by_its_first_bytes(kind: type[Event]) -> None:
+    assert is_archived(encode_event(sample(kind)))
+
+
+async def test_an_event_and_its_archived_line_are_in_one_frame(gateway: Gateway, tenant: Tenant) -> None:
+    connection, line = gateway.node.platform.connection, "x" * 200_000
+    outbox = Outbox(gateway.node.platform.committers, now_ms)
+    pairs = [(_failed(tenant.id, str(n)), _archived(tenant.id, str(n), line)) for n in range(10)]
+    await asyncio.gather(*(outbox.commit(None, *pair) for pair in pairs))
+    page = await stream_reader.read(connection, "COMMANDS", f"command.{tenant.id}", 1, 100)
+    assert len(page.entries) > 1, "frames are split by bytes"
+    found = [pair for entry in page.entries for pair in unpack_archived(entry.payload)]
+    ids = [
+        (msgspec.json.decode(event)["command_id"], msgspec.json.decode(other or b"{}")["command_id"]) for event, other in found
+    ]
+    assert ids == [(str(n), str(n)) for n in range(10)]
+    assert sum(int(entry.headers["Postroad-Events"]) for entry in page.entries) == 10, "archived lines are not counted"
+
+
+def _failed(tenant: str, command: str) -> CommandFailed:
+    return CommandFailed(
+        tenant=tenant, source=f"{tenant}/a", command_id=command, target=f"{tenant}/b", command_name="c", reason="acl-deny"
+    )
+
+
+def _archived(tenant: str, command: str, payload: str) -> CommandArchived:
+    return CommandArchived(tenant=tenant, source=f"{tenant}/a", command_id=command, payload=payload, outcome="failed")
 
 
 def test_a_frame_has_its_version_and_event_count() -> None:

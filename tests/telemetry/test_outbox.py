@@ -1,8 +1,9 @@
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import NoReturn
 
 import pytest
+import uvloop
 from prometheus_client import REGISTRY
 
 from postroad.jetstream import stream_reader
@@ -249,6 +250,10 @@ class _BrokenCommitters(Committers):
         self.storage = StorageBudgets()
         self.broken = _Broken()
 
+    @property
+    def are_held(self) -> bool:
+        return False
+
     def of(self, stream: str) -> Committer:
         return self.broken
 
@@ -262,3 +267,35 @@ async def test_an_unexpected_error_fails_all_commits_of_the_frame(name: str) -> 
     assert [type(outcome) for outcome in outcomes] == [EngineUnavailable] * 3
     assert committers.broken.calls == 1
     assert outbox._waiting_bytes == 0
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_a_commit_does_not_wait_for_others_on_any_event_loop(
+    run: Callable[[Coroutine[None, None, None]], None], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process runs on uvloop, whose timers are not those of asyncio."""
+    monkeypatch.setattr(outbox_module, "_COMPANY_SECONDS", 3600.0)
+
+    async def commit_after_record() -> None:
+        committers = _BrokenCommitters()
+        outbox = Outbox(committers, now_ms)
+        outbox.record(None, event(name))
+        async with asyncio.timeout(30):
+            with pytest.raises(EngineUnavailable):
+                await outbox.commit(None, event(name))
+        assert committers.broken.calls == 1
+
+    run(commit_after_record())
+
+
+async def test_events_wait_for_the_end_of_maintenance(open_connection: OpenConnection, engine_url: str, name: str) -> None:
+    connection = await open_connection(engine_url)
+    outbox = Outbox(Committers(connection, CommitPolicy(), WriteBufferLimit(1 << 20)), now_ms)
+    connection.writes.hold("a backup", 2)
+    committed = asyncio.ensure_future(outbox.commit(None, event(name)))
+    for _ in range(3):
+        await connection.call("INFO")
+    assert not committed.done()
+    connection.writes.release()
+    await committed
+    assert outbox.dropped == 0

@@ -11,6 +11,7 @@ import pytest
 from postroad.api.topics import TopicNotFound
 from postroad.client import AsyncPostroad
 from postroad.http import sse
+from postroad.http.request_cycle import RequestCycle
 from postroad.jetstream import shared_tail
 from postroad.kernel.errors import InvalidParameter
 from postroad.kernel.identity import Scope
@@ -272,6 +273,28 @@ async def test_a_position_beyond_the_end_is_a_reset(tenant: Tenant) -> None:
     async with reading(tenant, f"{topic}/stream?fromSequence=4") as reader:
         assert (await reader.expect("reset"))["sequence"] == 1
         assert await reader.messages(2) == [1, 2]
+
+
+@pytest.mark.parametrize("is_writable", [True, False])
+async def test_a_message_for_a_reader_that_waits_is_written_at_once_unless_its_client_does_not_read(
+    tenant: Tenant, monkeypatch: pytest.MonkeyPatch, is_writable: bool
+) -> None:
+    written: list[bytes] = []
+    write_chunk = RequestCycle.write_chunk
+
+    def counted(self: RequestCycle, chunk: bytes) -> bool:
+        written.append(chunk)
+        return is_writable and write_chunk(self, chunk)
+
+    monkeypatch.setattr(RequestCycle, "write_chunk", counted)
+    topic = await make_topic(tenant)
+    async with reading(tenant, f"{topic}/stream") as reader:
+        await reader.expect("ready")
+        for number in range(1, 21):
+            await fill(tenant, topic, 1)
+            if number % 5 == 0:
+                assert await reader.messages(5) == list(range(number - 4, number + 1))
+    assert sum(chunk.count(b"event: message") for chunk in written) >= 4
 
 
 async def test_a_slow_reader_is_disconnected(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,8 @@ from tests.gateway import Answer, Gateway, Tenant
 from tests.topics.topic_samples import make_topic, publish, replay, stats, stored, topics_of, try_publish
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.usefixtures("both_paths")
+
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
@@ -421,3 +423,58 @@ async def test_a_message_of_which_an_earlier_attempt_may_be_stored_is_compared_w
     monkeypatch.setattr(Committer, "append", append)
     (await try_publish(tenant, topic, payload="second", idempotencyKey="k")).problem(422, IdempotencyMismatch.code)
     assert (await publish(tenant, topic, payload="first", idempotencyKey="k"))["sequence"] == 1
+
+
+# Groups and deduplication
+
+
+async def test_a_message_keeps_its_group(tenant: Tenant) -> None:
+    topic = await make_topic(tenant)
+    await publish(tenant, topic, payload=1, groupId="account-17")
+    [message] = await replay(tenant, topic)
+    assert message["groupId"] == "account-17" and message["headers"] == {}
+
+
+async def test_a_dedupe_id_is_that_of_all_publishers(tenant: Tenant) -> None:
+    topic = await make_topic(tenant)
+    new = {"subject": "a", "payload": 1, "dedupeId": "d"}
+    first = (await tenant.client.post(f"{topic}/messages", new)).ok(201)
+    other = await tenant.another_key()
+    again = (await other.client.post(f"{topic}/messages", {**new, "payload": 2, "groupId": "g"})).ok(201)
+    assert again == {**first, "duplicate": True}
+    assert [one["payload"] for one in await replay(tenant, topic)] == [1]
+
+
+@pytest.mark.parametrize(("scope", "stored_count"), [("topic", 1), ("group", 2)])
+async def test_the_scope_of_a_dedupe_id(tenant: Tenant, scope: str, stored_count: int) -> None:
+    topic = await make_topic(tenant, dedupeScope=scope)
+    for group in ("a", "b", "a"):
+        await publish(tenant, topic, payload=1, groupId=group, dedupeId="d")
+    assert len(await replay(tenant, topic)) == stored_count
+
+
+async def test_content_is_a_dedupe_id(tenant: Tenant) -> None:
+    topic = await make_topic(tenant, dedupeByContent=True)
+    for payload, more in ((1, {}), (1, {}), (2, {}), (1, {"dedupeId": "own"}), (1, {"idempotencyKey": "k"})):
+        await publish(tenant, topic, payload=payload, **more)
+    assert [one["payload"] for one in await replay(tenant, topic)] == [1, 2, 1, 1]
+
+
+async def test_a_batch_keeps_the_order_of_a_group_also_with_duplicates(tenant: Tenant) -> None:
+    topic = await make_topic(tenant)
+    await publish(tenant, topic, payload="x", groupId="a", dedupeId="3")
+    messages = [{"subject": "s", "payload": n, "groupId": "ab"[n % 2], "dedupeId": str(n)} for n in range(40)]
+    results = (await tenant.client.post(f"{topic}/messages/batch", {"messages": messages})).ok()["results"]
+    assert [n for n, one in enumerate(results) if one.get("duplicate")] == [3]
+    found = [(one["groupId"], one["payload"]) for one in (await replay(tenant, topic))[1:]]
+    assert [n for group, n in found if group == "a"] == list(range(0, 40, 2))
+    assert [n for group, n in found if group == "b"] == [n for n in range(1, 40, 2) if n != 3]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"groupId": "a b"}, {"groupId": ""}, {"dedupeId": "x" * 129}, {"dedupeId": "a", "idempotencyKey": "b"}]
+)
+async def test_invalid_groups_and_dedupe_ids(tenant: Tenant, wrong: dict[str, str]) -> None:
+    topic = await make_topic(tenant)
+    refused = await tenant.client.post(f"{topic}/messages", {"subject": "a", "payload": 1, **wrong})
+    assert refused.status == 422

@@ -1,0 +1,189 @@
+"""Alert channels: confirmation, signatures, failures, forbidden addresses."""
+
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+from standardwebhooks import Webhook
+
+from tests.alerts.mail_server import Mailbox
+from tests.alerts.test_alerts import alerts, confirmed_email, counted, invalid, sender, use_channels, webhook
+from tests.commands.senders import Sender
+from tests.gateway import Gateway, Tenant
+from tests.outbound.test_rules import REFUSED_ADDRESSES, REFUSED_URLS
+from tests.subscriptions.receiver import Receiver
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.engine
+
+__all__ = ["sender"]
+
+
+async def test_a_wrong_code_does_not_confirm_an_address(tenant: Tenant, mailbox: Mailbox, node: Gateway) -> None:
+    address, path = f"{tenant.id}@example.com", "/v1/alert-channels/mail"
+    (await tenant.client.put(path, {"kind": "email", "address": address})).ok(201)
+    (await tenant.client.put(path, {"kind": "email", "address": address})).problem(409, "precondition-failed")
+    (await tenant.client.post(f"{path}/test")).problem(409, "precondition-failed")
+    for _ in range(5):
+        (await tenant.client.post(f"{path}/confirm", {"code": "00000000"})).problem(422, "confirmation-code-invalid")
+    [message] = mailbox.to(address)
+    code = message.get_content().partition("Code: ")[2][:8]
+    (await tenant.client.post(f"{path}/confirm", {"code": code})).problem(422, "confirmation-code-invalid")
+    node.clock.ahead_ms = 61_000
+    (await tenant.client.put(path, {"kind": "email", "address": address})).ok()
+    code = mailbox.to(address)[1].get_content().partition("Code: ")[2][:8]
+    assert (await tenant.client.post(f"{path}/confirm", {"code": code})).ok()["state"] == "active"
+    assert (await tenant.client.post(f"{path}/test")).ok()["outcome"] == "delivered"
+    assert mailbox.to(address)[2]["Subject"] == "Test of the alert channel mail"
+
+
+async def test_another_address_must_be_confirmed_again(tenant: Tenant, mailbox: Mailbox) -> None:
+    await confirmed_email(tenant, mailbox)
+    body = {"kind": "email", "address": f"new-{tenant.id}@example.com"}
+    (await tenant.client.put("/v1/alert-channels/mail", body)).problem(409, "precondition-failed")
+
+
+@pytest.mark.parametrize("address", ["a", "a@b", "A <a@b.example>", "a@b.example\nBcc: c@d.example", "ä@b.example", ""])
+async def test_an_invalid_address_is_refused(tenant: Tenant, address: str) -> None:
+    answer = await tenant.client.put("/v1/alert-channels/mail", {"kind": "email", "address": address})
+    answer.problem(422, "invalid-body")
+
+
+async def test_addresses_of_the_internal_network_are_refused(tenant: Tenant) -> None:
+    """The guard's own matrix, except what this node allows: loopback addresses, and names that may have them."""
+    hosts = [one for one in REFUSED_ADDRESSES if "127.0.0.1" not in one and "7f00" not in one and not one.startswith("127.")]
+    urls = [f"https://[{one}]/" if ":" in one else f"https://{one}/" for one in hosts]
+    urls += [url for url, _ in REFUSED_URLS if url != "http://example.com/"]
+    for url in (*urls, "http://10.0.0.1/", "http://169.254.169.254/latest", "http://metadata.google.internal@10.0.0.1/"):
+        answer = await tenant.client.put("/v1/alert-channels/hook", {"kind": "webhook", "url": url})
+        assert (answer.status, answer.json.get("code")) == (422, "invalid-body"), url
+
+
+async def test_both_secrets_sign_during_a_rotation(tenant: Tenant, receiver: Receiver) -> None:
+    first = await webhook(tenant, receiver)
+    second = (await tenant.client.post("/v1/alert-channels/hook/rotate")).ok()["secret"]
+    assert first != second
+    assert (await tenant.client.post("/v1/alert-channels/hook/test")).ok()["outcome"] == "delivered"
+    [request] = receiver.received
+    for secret in (first, second):
+        assert Webhook(secret).verify(request.body, request.headers)["type"] == "alert.test"
+    shown = (await tenant.client.get("/v1/alert-channels/hook")).ok()
+    assert shown["secrets"] == 2 and "secret" not in shown
+
+
+async def test_a_failing_endpoint_is_tried_again_until_it_takes_the_notification(
+    node: Gateway, sender: Sender, tenant: Tenant, receiver: Receiver
+) -> None:
+    await webhook(tenant, receiver)
+    await use_channels(tenant, "hook")
+    redirect = (302, {"Location": receiver.url}, b"")
+    answers: Iterator[int | tuple[int, dict[str, str], bytes]] = iter([503, redirect, 429, 200])
+    receiver.answer = lambda _request: next(answers)
+    await invalid(sender)
+    for count in range(1, 5):
+        await eventually(lambda: len(receiver.received) >= count)  # noqa: B023
+        node.clock.ahead_ms += 3_600_000
+    await eventually(lambda: _is_sent(tenant))
+    assert len({one.headers["webhook-id"] for one in receiver.received}) == 1
+    assert len(receiver.received) == 4
+    attempts = (await tenant.client.get("/v1/alert-channels/hook")).ok()["attempts"]
+    assert [one["outcome"] for one in attempts] == ["delivered", "transient", "transient", "transient"]
+
+
+async def test_an_endpoint_that_hangs_is_tried_again(
+    node: Gateway, sender: Sender, tenant: Tenant, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("postroad.alerts.channels._TIMEOUT_MS", 200)
+    await webhook(tenant, receiver)
+    await use_channels(tenant, "hook")
+    receiver.hold()
+    await invalid(sender)
+
+    async def outcomes() -> list[tuple[str, str | None]]:
+        shown = (await tenant.client.get("/v1/alert-channels/hook")).ok()
+        return [(one["outcome"], one.get("error")) for one in shown.get("attempts", [])]
+
+    await eventually(outcomes)
+    assert await outcomes() == [("transient", "timeout")]
+    receiver.released.set()
+    monkeypatch.undo()
+    node.clock.ahead_ms += 3_600_000
+    await eventually(lambda: _is_sent(tenant))
+    assert [one[0] for one in await outcomes()] == ["delivered", "transient"]
+    assert len({one.headers["webhook-id"] for one in receiver.received}) == 1
+
+
+async def _is_sent(tenant: Tenant) -> bool:
+    found = await alerts(tenant)
+    return bool(found) and not found[0].get("pending")
+
+
+async def test_a_notification_is_given_up_after_a_day(node: Gateway, sender: Sender, tenant: Tenant, receiver: Receiver) -> None:
+    await webhook(tenant, receiver)
+    await use_channels(tenant, "hook")
+    receiver.answer = lambda _request: 503
+    await invalid(sender)
+    await eventually(lambda: receiver.received)
+    assert not await _is_sent(tenant)
+    node.clock.ahead_ms += 24 * 3_600_000
+    await eventually(lambda: _is_sent(tenant))
+    [alert] = await alerts(tenant)
+    assert alert["undelivered"] == ["hook"]
+    shown = (await node.admin.get("/api/control/alerts?limit=1000")).ok()["alerts"]
+    assert alert["id"] in [one["id"] for one in shown]
+
+
+async def test_a_gone_endpoint_disables_its_channel_and_a_refusal_is_shown(
+    node: Gateway, sender: Sender, tenant: Tenant, receiver: Receiver
+) -> None:
+    await webhook(tenant, receiver)
+    await use_channels(tenant, "hook")
+    receiver.answer = lambda _request: 410
+    await invalid(sender)
+    alert = await counted(tenant, 1)
+    await eventually(lambda: _is_sent(tenant))
+    assert (await alerts(tenant))[0]["undelivered"] == ["hook"]
+    channel = (await tenant.client.get("/v1/alert-channels/hook")).ok()
+    assert (channel["state"], channel["reason"]) == ("disabled", "the endpoint answered 410")
+    shown = (await node.admin.get("/api/control/alerts?limit=1000")).ok()["alerts"]
+    assert alert["id"] in [one["id"] for one in shown], "a critical alert that no channel got goes to the operators"
+
+
+async def test_a_slow_channel_delays_no_other(sender: Sender, tenant: Tenant, receiver: Receiver, mailbox: Mailbox) -> None:
+    await webhook(tenant, receiver)
+    address = await confirmed_email(tenant, mailbox)
+    await use_channels(tenant, "hook", "mail")
+    receiver.hold()
+    await invalid(sender)
+    await eventually(lambda: receiver.in_flight and len(mailbox.to(address)) == 2)
+    receiver.released.set()
+
+
+async def test_many_alerts_of_one_channel_are_one_digest(
+    node: Gateway, sender: Sender, tenant: Tenant, receiver: Receiver
+) -> None:
+    await webhook(tenant, receiver)
+    await use_channels(tenant, "hook")
+    receiver.answer = lambda _request: 503
+    await invalid(sender)
+    await eventually(lambda: receiver.received)
+    for number in range(25):
+        rule = {"events": "snavio.command.invalid", "channels": ["hook"]}
+        (await tenant.client.put(f"/v1/alert-rules/r{number}", rule)).ok(201)
+    receiver.hold()
+    await invalid(sender)
+    await eventually(lambda: _open_count(tenant, 26))
+    receiver.answer = lambda _request: 200
+    node.clock.ahead_ms += 3_600_000 - 400_000
+    receiver.released.set()
+    await eventually(lambda: _all_sent(tenant))
+    digests = [msgspec.json.decode(one.body) for one in receiver.received]
+    assert any(one["type"] == "alert.digest" and len(one["alerts"]) > 20 for one in digests)
+
+
+async def _open_count(tenant: Tenant, count: int) -> bool:
+    return len(await alerts(tenant)) == count
+
+
+async def _all_sent(tenant: Tenant) -> bool:
+    return all(not one.get("pending") for one in await alerts(tenant))

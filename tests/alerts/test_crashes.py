@@ -1,0 +1,127 @@
+"""Counts and notifications are exact when the process that leads is killed, at any moment."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from postroad.alerts.capability import AlertsCapability
+from postroad.alerts.processor import AlertProcessor
+from postroad.kernel.errors import Conflict
+from tests.commands.senders import register_sender
+from tests.gateway import Gateway, Tenant, gateway_settings, running_gateway
+from tests.servers import Server
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture
+async def gateway(own_server: Server) -> AsyncIterator[Gateway]:
+    """A gateway without the delivery role: the test runs the processors."""
+    async with running_gateway(gateway_settings(own_server.url)) as running:
+        yield running
+
+
+def new_processor(gateway: Gateway) -> AlertProcessor:
+    capability = gateway.node.platform.use(AlertsCapability)
+    of = capability.processor
+    return AlertProcessor(
+        of._connection,
+        gateway.node.platform.committers,
+        of._index,
+        of._actions,
+        of._outbox,
+        of._clock,
+        of._destinations,
+        lambda _tenant: True,
+    )
+
+
+@asynccontextmanager
+async def leading(processor: AlertProcessor) -> AsyncIterator[None]:
+    """Run the processor; at the end it is cancelled without a last flush, like a process that is killed."""
+    running = asyncio.create_task(processor.run())
+    try:
+        await eventually(lambda: processor.is_running)
+        yield
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def alerts(tenant: Tenant, count: int) -> list[dict[str, Any]]:
+    """The alerts, once their events are so many: the table of the gateway follows what the processor stores."""
+    found: list[dict[str, Any]] = []
+
+    async def are_counted() -> bool:
+        found[:] = (await tenant.client.get("/v1/alerts")).ok()["alerts"]
+        return bool(sum(one["count"] for one in found) == count)
+
+    await eventually(are_counted)
+    return found
+
+
+def counts(processor: AlertProcessor, wanted: int) -> Callable[[], bool]:
+    return lambda: sum(one.count for one in processor.book.alerts.values()) == wanted
+
+
+async def test_counts_are_exact_and_no_alert_opens_twice_when_the_leader_is_killed(gateway: Gateway) -> None:
+    tenant = await gateway.tenant()
+    senders = [await register_sender(tenant, name) for name in ("a", "b")]
+    async with leading(new_processor(gateway)):
+        pass
+    sent = 0
+    for round_number in range(5):
+        processor = new_processor(gateway)
+        async with leading(processor):
+            for sender in senders:
+                for _ in range(5):
+                    (await sender.send_raw(b"{}")).problem(400, "command-invalid")
+                    sent += 1
+            if round_number % 2:  # else it is killed while events are on their way
+                await eventually(counts(processor, sent))
+                await processor.flush()
+                (await senders[0].send_raw(b"{}")).problem(400, "command-invalid")
+                (await senders[1].send_raw(b"{}")).problem(400, "command-invalid")
+                sent += 2
+    processor = new_processor(gateway)
+    async with leading(processor):
+        await eventually(counts(processor, sent))
+        await processor.flush()
+    shown = await alerts(tenant, sent)
+    assert sorted((one["group"], one["count"]) for one in shown) == [(one.source, sent // 2) for one in senders]
+    await gateway.node.platform.outbox.drain()
+    opened = [one for one in await tenant.events("COMMANDS") if one["event"] == "alert.opened"]
+    assert len({one["event_id"] for one in opened}) == 2
+
+
+async def test_a_second_leader_ends_the_first(gateway: Gateway) -> None:
+    tenant = await gateway.tenant()
+    sender = await register_sender(tenant)
+    first, second = new_processor(gateway), new_processor(gateway)
+    await first._load()
+    await second._load()
+    (await sender.send_raw(b"{}")).problem(400, "command-invalid")
+    async with leading(second):
+        await eventually(counts(second, 1))
+        await second.flush()
+    first.positions["COMMANDS"] += 1
+    with pytest.raises(Conflict):
+        await first.flush()
+
+
+async def test_ten_thousand_events_are_one_alert_with_that_count(gateway: Gateway) -> None:
+    tenant = await gateway.tenant()
+    sender = await register_sender(tenant)
+    processor = new_processor(gateway)
+    async with leading(processor):
+        batch: dict[str, Any] = {"commands": [{}] * 100}
+        for _ in range(100):
+            assert (await sender.client.post("/v1/commands/batch", batch)).status in (200, 207)
+        await eventually(counts(processor, 10_000), 120)
+        await processor.flush()
+    [alert] = await alerts(tenant, 10_000)
+    assert alert["count"] == 10_000

@@ -1,0 +1,88 @@
+"""Commands in the console: search, replays, the telemetry queue."""
+
+import re
+from typing import Any
+
+import msgspec
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.console import Console
+from tests.commands.senders import envelope
+
+pytestmark = pytest.mark.browser
+
+
+def register(console: Console) -> str:
+    """A sender with a grant on a route; returns its secret."""
+    console.queue("bot-post", maxAttempts=3)
+    console.call("PUT", "/v1/services/bot", {})
+    console.call("PUT", "/v1/services/billing", {"trustedKeys": [console.key_id]})
+    console.call("PUT", "/v1/routes/bot/post", {"queue": "bot-post"})
+    console.call("PUT", "/v1/grants/bot/post/billing", {})
+    services = console.call("GET", "/v1/tenant-config")["services"]
+    return str(services[0]["secrets"][0]["secret"])
+
+
+def send(console: Console, secret: str, **fields: Any) -> int:
+    body = msgspec.json.encode(envelope(secret, **fields))
+    return console.status("POST", "/v1/commands", body=body, service="billing")
+
+
+def test_a_dead_letter_is_sent_again_as_a_command(console: Console) -> None:
+    assert send(console, register(console)) == 200
+    [leased] = console.call("POST", "/v1/queues/bot-post/pull", {"waitMs": 5000})["messages"]
+    console.call("POST", "/v1/queues/bot-post/nack", {"receiptId": leased["receiptId"], "action": "dlq", "reason": "down"})
+    page = console.sign_in(path="/replays")
+    page.get_by_role("button", name="New replay…").click()
+    dialog = page.get_by_role("dialog", name="New replay")
+    dialog.get_by_label(re.compile("^from"), exact=False).first.select_option("dead-letters")
+    dialog.get_by_label(re.compile("^reason")).fill("the bot is back")
+    dialog.get_by_label(re.compile("^queue")).fill("bot-post")
+    dialog.get_by_role("button", name="Dry run").click()
+    expect(dialog.get_by_role("status")).to_have_text("1 command would be sent.")
+    dialog.get_by_role("button", name="Replay 1 command").click()
+    drawer = page.get_by_role("complementary", name="the bot is back")
+    expect(drawer).to_contain_text("done")
+    expect(drawer).to_contain_text("1 delivered")
+    [again] = console.call("POST", "/v1/queues/bot-post/pull", {"waitMs": 5000})["messages"]
+    assert again["headers"]["Snavio-Replay-Reason"] == "the bot is back"
+
+
+def test_a_failed_command_is_found_with_its_payload_and_selected_for_a_replay(console: Console) -> None:
+    secret = register(console)
+    assert send(console, secret) == 200
+    assert send(console, secret, name="none", payload=b'{"order": 10003}') == 404
+    page = console.sign_in(path="/commands?tab=search&outcome=failed")
+    row = page.get_by_role("row", name=re.compile("route-missing"))
+    expect(row).to_be_visible()
+    expect(page.get_by_role("table", name="Commands").get_by_text("delivered")).to_have_count(0)
+    row.focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("complementary")).to_contain_text("10003")
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Replay these…").click()
+    dialog = page.get_by_role("dialog", name="New replay")
+    dialog.get_by_label(re.compile("^reason")).first.fill("the route exists now")
+    dialog.get_by_role("button", name="Dry run").click()
+    expect(dialog.get_by_role("status")).to_have_text("The pipeline selects the commands…")
+    [replay] = console.call("GET", "/v1/replays")["replays"]
+    assert (replay["state"], replay["selection"]["outcomes"], replay["dryRun"]) == ("selecting", ["failed"], True)
+    dialog.get_by_role("button", name="Cancel").click()
+    expect(page.get_by_role("dialog", name="New replay")).to_have_count(0)
+    page.goto(f"{console.url}/replays/{replay['id']}")
+    expect(page.get_by_role("complementary", name="the route exists now")).to_contain_text("cancelled")
+
+
+def test_the_telemetry_queue_is_shown_from_the_first_service_on(console: Console) -> None:
+    console.watched.allow("404")
+    page = console.sign_in(path="/telemetry")
+    expect(page.get_by_role("status").filter(has_text="no services yet")).to_be_visible()
+    secret = register(console)
+    for _ in range(2):
+        assert send(console, secret) == 200
+    waiting = page.locator(".panel", has_text="Waiting")
+    expect(waiting).to_contain_text("2")
+    messages = console.call("POST", "/v1/queues/_telemetry/pull", {"maxMessages": 10})["messages"]
+    console.call("POST", "/v1/queues/_telemetry/ack", {"receiptIds": [one["receiptId"] for one in messages]})
+    expect(page.locator(".panel", has_text="Acknowledged")).to_contain_text("2")

@@ -1,0 +1,148 @@
+"""Every page: accessible in both colour schemes and at both widths, without an error."""
+
+import json
+import os
+import re
+import signal
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.architecture.source import ROOT
+from tests.browser.console import Console, Watched
+from tests.installation import Installation
+
+pytestmark = pytest.mark.browser
+
+AXE = ROOT / "console" / "node_modules" / "axe-core" / "axe.min.js"
+PAGES = sorted(re.findall(r"\{ path: '(/[a-z/-]*)'", (ROOT / "console" / "src" / "routes.ts").read_text()))
+MORE = [
+    "/queues/orders",
+    "/queues/orders?tab=dead",
+    "/queues/orders?tab=consumers",
+    "/queues/orders?tab=jobs",
+    "/queues/orders?tab=settings",
+    "/topics/news",
+    "/topics/news?tab=tail",
+    "/topics/news?tab=subscriptions",
+    "/buckets/config?key=colour",
+    "/streams/log",
+    "/commands?tab=services",
+    "/commands?tab=grants",
+    "/commands?tab=bans",
+    "/commands?tab=changes",
+    "/admin/no-such-page",
+]
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1400), ("dark", 320), ("dark", 1400), ("light", 320)])
+def test_pages_are_accessible(browser: Browser, installation: Installation, scheme: str, width: int) -> None:
+    options = {
+        "color_scheme": scheme,
+        "viewport": {"width": width, "height": 900},
+        "bypass_csp": True,
+        "reduced_motion": "reduce",
+    }
+    with Watched(browser, installation.url, **options) as watched:
+        watched.allow("40[134]")
+        console = Console(watched, installation)
+        prepare(console)
+        watched.context.add_init_script(path=AXE)
+        page = console.sign_in(console.admin_key, f"/?tenant={console.tenant}")
+        found = []
+        for path in [*PAGES, *MORE]:
+            page.goto(f"{console.url}{path}{'&' if '?' in path else '?'}tenant={console.tenant}")
+            expect(page.get_by_role("heading", level=1)).to_be_visible()
+            page.wait_for_load_state("domcontentloaded")
+            expect(page.locator(".skeleton")).to_have_count(0)
+            result = json.loads(page.evaluate("axe.run(document).then((r) => JSON.stringify(r.violations))"))
+            found += [(path, one["id"], one["nodes"][0]["html"][:160]) for one in result]
+            overflow = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+            if overflow > 0:
+                found.append((path, "wider than the window", str(overflow)))
+        assert not found, "\n".join(map(str, found))
+        watched.check()
+
+
+def prepare(console: Console) -> None:
+    console.queue("orders")
+    console.publish("orders", {"order": 1})
+    console.kill("orders", {"order": 2}, "HTTP 500 from crm")
+    console.call("PUT", "/v1/topics/news", {})
+    console.call("POST", "/v1/topics/news/messages", {"subject": "a.b", "payload": {"one": 1}})
+    console.call("POST", "/v1/buckets", {"name": "config", "history": 5})
+    for value in ("red", "blue"):
+        console.call("PUT", "/v1/buckets/config/keys/colour", value)
+    console.call("PUT", "/v1/stream/log", None)
+
+
+def test_every_operation_of_the_explorer_renders(console: Console) -> None:
+    page = console.sign_in(path="/api-explorer")
+    links = page.get_by_role("navigation", name="Operations").get_by_role("link")
+    expect(links.first).to_be_visible()
+    for index in range(0, links.count(), 7):
+        links.nth(index).click()
+        expect(page.get_by_role("button", name="Send with this session")).to_be_visible()
+
+
+def test_the_guarantees_hold(console: Console) -> None:
+    console.watched.allow("4\\d\\d")
+    page = console.sign_in(path="/verify")
+    page.get_by_role("button", name="Check the guarantees").click()
+    expect(page.get_by_role("button", name="Check the guarantees")).to_be_enabled(timeout=60_000)
+    expect(page.get_by_text("15 of 15 hold.")).to_be_visible()
+
+
+def test_with_the_keyboard_alone(console: Console) -> None:
+    console.queue("orders")
+    page = console.sign_in()
+    expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog", name="Keyboard")).to_be_visible()
+    page.keyboard.press("Escape")
+    page.keyboard.press("g")
+    page.keyboard.press("q")
+    expect(page.get_by_role("heading", name="Queues")).to_be_focused()
+    expect(page.get_by_role("link", name="orders")).to_be_visible()
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="orders")).to_be_visible()
+    page.keyboard.press("/")
+    expect(page.get_by_role("searchbox", name=re.compile("Find"))).to_be_focused()
+
+
+def test_a_previous_value_is_a_difference_away(console: Console) -> None:
+    console.call("POST", "/v1/buckets", {"name": "config", "history": 5})
+    for limit in (10, 20):
+        console.call("PUT", "/v1/buckets/config/keys/limits", {"limit": limit})
+    page = console.sign_in(path="/buckets/config")
+    page.locator("[data-row]").first.focus()
+    page.keyboard.press("Enter")
+    difference = page.get_by_label("Difference")
+    expect(difference).to_contain_text('-   "limit": 10')
+    expect(difference).to_contain_text('+   "limit": 20')
+
+
+def test_the_page_reconnects_after_the_gateways_died(console: Console, installation: Installation) -> None:
+    console.watched.allow("Failed to load resource|ERR_")
+    console.queue("orders")
+    page = console.sign_in()
+    expect(page.get_by_role("status").filter(has_text="● live")).to_be_visible()
+    for pid in installation.worker_pids:
+        os.kill(pid, signal.SIGKILL)
+    expect(page.get_by_role("status").filter(has_text="reconnecting")).to_be_visible()
+    expect(page.get_by_role("status").filter(has_text="● live")).to_be_visible(timeout=30_000)
+
+
+def test_the_first_page_is_small() -> None:
+    folder = ROOT / "src" / "postroad" / "console" / "static"
+    index = (folder / "index.html").read_text()
+    first = set(re.findall(r'/(assets/[^"]+\.js)', index))
+    overview = next((folder / "assets").glob("Overview-*.js"))
+    wanted = first | {f"assets/{overview.name}"}
+    while True:
+        more = {f"assets/{name}" for path in wanted for name in re.findall(r'from"\./([^"]+\.js)"', (folder / path).read_text())}
+        if more <= wanted:
+            break
+        wanted |= more
+    assert 10_000 < sum((folder / f"{path}.gz").stat().st_size for path in wanted) <= 60_000

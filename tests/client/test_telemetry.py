@@ -1,0 +1,62 @@
+"""The tenant's events with both clients, against a running gateway."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from postroad.client import AsyncPostroad, Postroad
+from postroad.client.errors import InvalidParameter
+from tests.client.conftest import Sdk
+from tests.client.test_commands import registered
+from tests.gateway import Tenant
+
+pytestmark = pytest.mark.engine
+
+
+async def test_the_state_of_the_queue(sdk: Sdk, tenant: Tenant) -> None:
+    await registered(sdk, tenant)
+    assert (await sdk("telemetry.status")).waiting == 0
+    with pytest.raises(InvalidParameter):
+        await sdk("telemetry.follow", source="a/b/c")
+
+
+async def test_events_are_consumed_once_and_acknowledged(sdk: Sdk, tenant: Tenant) -> None:
+    """Requirement 199"""
+    await registered(sdk, tenant)
+
+    def consume_all() -> list[dict[str, Any]]:
+        with Postroad(tenant.gateway.url, tenant.key) as client:
+            for number in range(3):
+                client.commands.send("billing", "bot", "post", number)
+            return list(client.telemetry.consume(stop_when_empty=True))
+
+    events = await asyncio.to_thread(consume_all)
+    assert [one["event"] for one in events] == ["snavio.command.delivered"] * 3
+    async with AsyncPostroad(tenant.gateway.url, tenant.key) as client:
+        await client.commands.send("billing", "bot", "post", 4)
+        assert len([event async for event in client.telemetry.consume(stop_when_empty=True)]) == 1
+        assert [event async for event in client.telemetry.consume(stop_when_empty=True)] == []
+    assert (await sdk("telemetry.status")).leased == 0
+
+
+async def test_events_are_followed_live(sdk: Sdk, tenant: Tenant) -> None:
+    await registered(sdk, tenant)
+    async with AsyncPostroad(tenant.gateway.url, tenant.key) as client:
+        events = client.telemetry.follow(events="snavio.command.*", source="billing")
+        first = asyncio.ensure_future(anext(events))
+        while not first.done():
+            await client.commands.send("billing", "bot", "post", 1)
+            await asyncio.wait({first}, timeout=0.2)
+        assert (await first)["event"] == "snavio.command.delivered"
+
+    def follow() -> dict[str, Any]:
+        with Postroad(tenant.gateway.url, tenant.key) as client:
+            return next(client.telemetry.follow(target="bot"))
+
+    following = asyncio.ensure_future(asyncio.to_thread(follow))
+    async with AsyncPostroad(tenant.gateway.url, tenant.key) as client:
+        while not following.done():
+            await client.commands.send("billing", "bot", "post", 1)
+            await asyncio.wait({following}, timeout=0.2)
+    assert (await following)["target"] == f"{tenant.id}/bot"

@@ -1,0 +1,3 @@
+from tests.gateway_fixtures import gateway, tenant
+
+__all__ = ["gateway", "tenant"]

@@ -1,0 +1,1 @@
+"""SNS through boto3, on a node that delivers."""

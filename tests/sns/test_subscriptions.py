@@ -1,0 +1,112 @@
+"""Subscriptions through boto3: attributes, lists, and errors."""
+
+import json
+
+import pytest
+
+from tests.aws.clients import refused
+from tests.sns.conftest import SnsTenant
+
+
+async def test_the_same_endpoint_has_one_subscription(tenant: SnsTenant) -> None:
+    topic, (_, arn) = await tenant.topic(), await tenant.queue()
+    first = await tenant.subscribe(topic, arn, RawMessageDelivery="true")
+    assert await tenant.subscribe(topic, arn, RawMessageDelivery="true") == first == await tenant.subscribe(topic, arn)
+    with refused("InvalidParameter", 400, "different attributes"):
+        await tenant.subscribe(topic, arn, RawMessageDelivery="false")
+
+
+async def test_attributes_of_a_queue_subscription(tenant: SnsTenant) -> None:
+    topic, (_, arn) = await tenant.topic(), await tenant.queue()
+    subscription = await tenant.subscribe(topic, arn)
+    found = await tenant.attributes(subscription)
+    expected = {
+        "SubscriptionArn": subscription,
+        "TopicArn": topic,
+        "Owner": tenant.account,
+        "Protocol": "sqs",
+        "Endpoint": arn,
+        "PendingConfirmation": "false",
+        "ConfirmationWasAuthenticated": "true",
+        "RawMessageDelivery": "false",
+    }
+    assert {name: found.get(name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("RawMessageDelivery", "true"),
+        ("FilterPolicy", '{"a": ["x"]}'),
+        ("FilterPolicyScope", "MessageBody"),
+        ("DeliveryPolicy", '{"healthyRetryPolicy": {"numRetries": 2}}'),
+    ],
+)
+async def test_set_and_remove_an_attribute(tenant: SnsTenant, name: str, value: str) -> None:
+    topic, (_, arn) = await tenant.topic(), await tenant.queue()
+    subscription = await tenant.subscribe(topic, arn)
+    await tenant.sns.set_subscription_attributes(SubscriptionArn=subscription, AttributeName=name, AttributeValue=value)
+    assert (await tenant.attributes(subscription))[name] == value
+    await tenant.sns.set_subscription_attributes(SubscriptionArn=subscription, AttributeName=name, AttributeValue="")
+    assert (await tenant.attributes(subscription)).get(name, "false") == "false"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("RawMessageDelivery", "yes", "RawMessageDelivery"),
+        ("FilterPolicy", "{", "FilterPolicy: failed to parse JSON"),
+        ("FilterPolicy", '{"a": {"b": ["x"]}}', "does not support nested"),
+        ("FilterPolicyScope", "Body", "FilterPolicyScope"),
+        ("DeliveryPolicy", '{"healthyRetryPolicy": {"numRetries": -1}}', "DeliveryPolicy"),
+        ("RedrivePolicy", "{}", "RedrivePolicy"),
+        ("RedrivePolicy", '{"deadLetterTargetArn": "arn:aws:sqs:us-east-1:123456789012:x"}', "RedrivePolicy"),
+        ("ReplayPolicy", "{}", "ReplayPolicy"),
+        ("Wrong", "x", "AttributeName"),
+    ],
+)
+async def test_invalid_attributes(tenant: SnsTenant, name: str, value: str, message: str) -> None:
+    topic, (_, arn) = await tenant.topic(), await tenant.queue()
+    subscription = await tenant.subscribe(topic, arn)
+    with refused("InvalidParameter", 400, message):
+        await tenant.sns.set_subscription_attributes(SubscriptionArn=subscription, AttributeName=name, AttributeValue=value)
+
+
+async def test_the_dead_letter_queue_must_exist(tenant: SnsTenant) -> None:
+    topic, (_, arn) = await tenant.topic(), await tenant.queue()
+    with refused("InvalidParameter", 400):
+        await tenant.subscribe(topic, arn, RedrivePolicy=json.dumps({"deadLetterTargetArn": f"{arn}-missing"}))
+
+
+async def test_lists_and_unsubscribe(tenant: SnsTenant) -> None:
+    one, other = await tenant.topic("one"), await tenant.topic("other")
+    arns = [(await tenant.queue(name))[1] for name in ("a", "b")]
+    subscriptions = [await tenant.subscribe(one, arns[0]), await tenant.subscribe(other, arns[1])]
+    listed = (await tenant.sns.list_subscriptions())["Subscriptions"]
+    assert sorted(item["SubscriptionArn"] for item in listed) == sorted(subscriptions)
+    [found] = (await tenant.sns.list_subscriptions_by_topic(TopicArn=one))["Subscriptions"]
+    assert (found["Protocol"], found["Endpoint"], found["TopicArn"], found["Owner"]) == ("sqs", arns[0], one, tenant.account)
+    await tenant.sns.unsubscribe(SubscriptionArn=subscriptions[0])
+    assert (await tenant.sns.list_subscriptions_by_topic(TopicArn=one))["Subscriptions"] == []
+    with refused("NotFound", 404):
+        await tenant.sns.get_subscription_attributes(SubscriptionArn=subscriptions[0])
+    with refused("NotFound", 404):
+        await tenant.sns.list_subscriptions_by_topic(TopicArn=f"{one}x")
+
+
+async def test_an_endpoint_must_be_one_of_its_protocol(tenant: SnsTenant) -> None:
+    topic = await tenant.topic()
+    for protocol, endpoint in (("sqs", "q"), ("http", "https://example.com"), ("https", "example.com")):
+        with refused("InvalidParameter", 400):
+            await tenant.sns.subscribe(TopicArn=topic, Protocol=protocol, Endpoint=endpoint)
+    for url in ("http://10.0.0.1/x", "http://169.254.169.254/latest", "https://[::1]:80/"):
+        with refused("InvalidParameter", 400, "Endpoint"):
+            await tenant.sns.subscribe(TopicArn=topic, Protocol=url.partition(":")[0], Endpoint=url)
+
+
+async def test_two_hundred_filter_policies_of_a_topic(tenant: SnsTenant, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("postroad.aws.sns_subscriptions.FILTERS_MAX", 1)
+    topic, arns = await tenant.topic(), [(await tenant.queue(name))[1] for name in ("a", "b")]
+    await tenant.subscribe(topic, arns[0], FilterPolicy='{"a": ["x"]}')
+    with refused("FilterPolicyLimitExceeded", 403):
+        await tenant.subscribe(topic, arns[1], FilterPolicy='{"a": ["x"]}')

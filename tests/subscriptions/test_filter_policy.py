@@ -1,0 +1,230 @@
+"""Filter policies: every operator in both scopes, what is refused, and a naive second implementation."""
+
+import ipaddress
+import json
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from postroad.api.subscriptions import FilterInvalid
+from postroad.subscriptions.filter_policy import FilterPolicy, Scope
+from postroad.subscriptions.value_tests import MISSING
+
+ATTRIBUTES: Scope = "MessageAttributes"
+BODY: Scope = "MessageBody"
+
+
+def matches(conditions: list[Any], value: Any, scope: Scope) -> bool:
+    policy = FilterPolicy(json.dumps({"key": conditions}), scope)
+    message = {} if value is MISSING else {"key": value}
+    return policy.matches(message, {}) if scope == BODY else policy.matches(MISSING, message)
+
+
+OPERATORS: list[tuple[list[Any], list[Any], list[Any]]] = [
+    (["a", "b"], ["a", "b", ["x", "b"]], ["c", "A", 1, MISSING, None, []]),
+    ([5], [5, 5.0, 5.000001, [4, 5]], ["5", 6, True, MISSING]),
+    ([True], [True, [False, True]], [False, 1, "true", MISSING]),
+    ([None], [None, [None]], ["null", 0, MISSING, False]),
+    ([{"prefix": "ab"}], ["ab", "abc", ["x", "abc"]], ["a", "xab", 1, MISSING]),
+    ([{"suffix": ".png"}], ["a.png", ".png"], ["png", "a.png.gz", MISSING]),
+    ([{"equals-ignore-case": "Tennis"}], ["tennis", "TENNIS"], ["tenni", 1, MISSING]),
+    ([{"anything-but": "a"}], ["b", 1, ["a", "b"]], ["a", MISSING, ["a"]]),
+    ([{"anything-but": ["a", "b"]}], ["c", ""], ["a", "b", MISSING]),
+    ([{"anything-but": [1, 2]}], [3, "1"], [1, 2.0, MISSING]),
+    ([{"anything-but": {"prefix": "a"}}], ["b"], ["a", "ab", MISSING]),
+    ([{"anything-but": {"suffix": "z"}}], ["zb"], ["az", MISSING]),
+    ([{"numeric": ["=", 3.5]}], [3.5, [1, 3.5]], [3.6, "3.5", MISSING]),
+    ([{"numeric": [">", 1]}], [1.00001, 2], [1, 1.000001, "2", MISSING]),
+    ([{"numeric": [">=", 1]}], [1, 2], [0.99999, MISSING]),
+    ([{"numeric": ["<", 0]}], [-1], [0, MISSING]),
+    ([{"numeric": ["<=", 0]}], [0], [0.00001]),
+    ([{"numeric": [">", 0, "<=", 150]}], [1, 150], [0, 151, True]),
+    ([{"cidr": "10.0.0.0/24"}], ["10.0.0.255"], ["10.0.1.0", "x", 1, MISSING]),
+    ([{"cidr": "2001:db8::/32"}], ["2001:db8::1"], ["2001:db9::1", "10.0.0.1"]),
+    ([{"exists": True}], ["", None, 0, []], [MISSING]),
+    ([{"exists": False}], [MISSING], ["", None, 0]),
+    (["a", {"prefix": "b"}, 3], ["a", "bb", 3], ["c", 4, MISSING]),
+]
+
+
+@pytest.mark.parametrize("scope", [ATTRIBUTES, BODY])
+@pytest.mark.parametrize(("conditions", "matching", "others"), OPERATORS, ids=lambda one: json.dumps(one, default=str)[:40])
+def test_operators(conditions: list[Any], matching: list[Any], others: list[Any], scope: Scope) -> None:
+    assert [value for value in matching if not matches(conditions, value, scope)] == []
+    assert [value for value in others if matches(conditions, value, scope)] == []
+
+
+@pytest.mark.parametrize(
+    ("policy", "scope", "reason"),
+    [
+        ("{", ATTRIBUTES, "failed to parse JSON"),
+        ('{"a": [NaN]}', ATTRIBUTES, "failed to parse JSON"),
+        ("[]", ATTRIBUTES, "must be a JSON object"),
+        ("{}", ATTRIBUTES, "at least one key"),
+        ('{"a": "x"}', ATTRIBUTES, '"a" must be an object or an array'),
+        ('{"a": []}', ATTRIBUTES, "Empty arrays are not allowed"),
+        ('{"a": {"b": ["x"]}}', ATTRIBUTES, "does not support nested"),
+        ('{"a": {}}', BODY, "at least one key"),
+        ('{"a": [["x"]]}', BODY, "Match value must be"),
+        ('{"a": [{"like": "x"}]}', ATTRIBUTES, "Unrecognized match type like"),
+        ('{"a": [{"prefix": "x", "suffix": "y"}]}', ATTRIBUTES, "Only one key allowed"),
+        ('{"a": [{"prefix": 1}]}', ATTRIBUTES, "prefix match pattern must be"),
+        ('{"a": [{"prefix": ""}]}', ATTRIBUTES, "prefix match pattern must be"),
+        ('{"a": [{"suffix": null}]}', ATTRIBUTES, "suffix match pattern must be"),
+        ('{"a": [{"equals-ignore-case": 1}]}', ATTRIBUTES, "equals-ignore-case match pattern must be"),
+        ('{"a": [{"exists": "yes"}]}', ATTRIBUTES, "exists match pattern must be either true or false"),
+        ('{"a": [{"numeric": 1}]}', ATTRIBUTES, "Value of numeric must be an array"),
+        ('{"a": [{"numeric": []}]}', ATTRIBUTES, "Invalid member in numeric match"),
+        ('{"a": [{"numeric": ["=", "1"]}]}', ATTRIBUTES, "Value of = must be numeric"),
+        ('{"a": [{"numeric": ["~", 1]}]}', ATTRIBUTES, "Unrecognized numeric range operator"),
+        ('{"a": [{"numeric": [">", 5, "<", 5]}]}', ATTRIBUTES, "Bottom must be less than top"),
+        ('{"a": [{"numeric": ["<", 5, ">", 1]}]}', ATTRIBUTES, "Bad numeric range operator"),
+        ('{"a": [{"numeric": [">", 1, "<", 2, "<", 3]}]}', ATTRIBUTES, "Too many elements"),
+        ('{"a": [{"numeric": [">", 1000000001]}]}', ATTRIBUTES, "must be between"),
+        ('{"a": [{"cidr": "10.0.0.0"}]}', ATTRIBUTES, "Malformed CIDR"),
+        ('{"a": [{"cidr": "300.0.0.0/8"}]}', ATTRIBUTES, "Malformed CIDR"),
+        ('{"a": [{"anything-but": []}]}', ATTRIBUTES, "anything-but must be"),
+        ('{"a": [{"anything-but": [1, "a"]}]}', ATTRIBUTES, "mixed type is not supported"),
+        ('{"a": [{"anything-but": {"exists": true}}]}', ATTRIBUTES, "Unsupported anything-but pattern"),
+        (json.dumps({f"k{n}": ["x"] for n in range(6)}), ATTRIBUTES, "more than 5 keys"),
+        (json.dumps({"a": ["x"] * 151}), ATTRIBUTES, "too complex"),
+        (json.dumps({"a": ["x"] * 13, "b": ["x"] * 12}), ATTRIBUTES, "too complex"),
+        (json.dumps({"a": {"b": {"c": ["x"] * 51}}}), BODY, "too complex"),
+        (json.dumps({"a": ["x" * 262_144]}), ATTRIBUTES, "too large"),
+    ],
+)
+def test_refused_policies(policy: str, scope: Scope, reason: str) -> None:
+    with pytest.raises(FilterInvalid) as caught:
+        FilterPolicy(policy, scope)
+    assert reason in (caught.value.detail or "")
+
+
+def test_limits_are_inclusive() -> None:
+    FilterPolicy(json.dumps({"a": ["x"] * 15, "b": ["x"] * 10}), ATTRIBUTES)
+    FilterPolicy(json.dumps({f"k{n}": ["x"] for n in range(5)}), ATTRIBUTES)
+    FilterPolicy(json.dumps({"a": {"b": {"c": ["x"] * 50}}}), BODY)
+
+
+def test_keys_are_and_and_or_is_or() -> None:
+    policy = FilterPolicy('{"a": ["1"], "$or": [{"b": ["2"]}, {"c": ["3"]}]}', ATTRIBUTES)
+    assert policy.matches(MISSING, {"a": "1", "b": "2"}) and policy.matches(MISSING, {"a": "1", "c": "3"})
+    assert not policy.matches(MISSING, {"a": "1"}) and not policy.matches(MISSING, {"b": "2", "c": "3"})
+
+
+def test_keys_below_an_array_match_in_one_element() -> None:
+    policy = FilterPolicy('{"items": {"kind": ["book"], "price": [{"numeric": ["<", 10]}]}}', BODY)
+    assert policy.matches({"items": [{"kind": "pen", "price": 1}, {"kind": "book", "price": 5}]}, {})
+    assert not policy.matches({"items": [{"kind": "pen", "price": 1}, {"kind": "book", "price": 50}]}, {})
+    assert not policy.matches({"items": []}, {})
+    assert not policy.matches({"items": "book"}, {})
+
+
+@pytest.mark.parametrize("body", [MISSING, [], "x", 1, None])
+def test_a_body_that_is_no_object_matches_nothing(body: Any) -> None:
+    assert not FilterPolicy('{"a": [{"exists": false}]}', BODY).matches(body, {})
+
+
+# A second implementation, which interprets the policy for each message.
+
+
+def naive(policy: dict[str, Any], message: dict[str, Any]) -> bool:
+    for key, condition in policy.items():
+        if key == "$or" and len(condition) > 1 and all(isinstance(one, dict) for one in condition):
+            if not any(naive(one, message) for one in condition):
+                return False
+        elif isinstance(condition, dict):
+            value = message.get(key, MISSING)
+            elements = value if isinstance(value, list) else [value]
+            if not any(naive(condition, one if isinstance(one, dict) else {}) for one in elements):
+                return False
+        elif not any(naive_leaf(one, message.get(key, MISSING)) for one in condition):
+            return False
+    return True
+
+
+def naive_leaf(condition: Any, value: Any) -> bool:
+    if isinstance(condition, dict) and "exists" in condition:
+        return bool((value is not MISSING) == condition["exists"])
+    return any(naive_value(condition, one) for one in (value if isinstance(value, list) else [value]))
+
+
+def naive_value(condition: Any, value: Any) -> bool:
+    if value is MISSING:
+        return False
+    if not isinstance(condition, dict):
+        if is_number(condition):
+            return is_number(value) and round(value, 5) == round(condition, 5)
+        return type(condition) is type(value) and condition == value
+    [(name, operand)] = condition.items()
+    if name == "anything-but":
+        if value is None:
+            return False
+        if isinstance(operand, dict):
+            return not naive_value(operand, value)
+        return not any(naive_value(one, value) for one in (operand if isinstance(operand, list) else [operand]))
+    if name == "numeric":
+        pairs = [(operand[n], operand[n + 1]) for n in range(0, len(operand), 2)]
+        return is_number(value) and all(compare(sign, round(value, 5), bound) for sign, bound in pairs)
+    if not isinstance(value, str):
+        return False
+    if name == "cidr":
+        try:
+            return ipaddress.ip_address(value) in ipaddress.ip_network(operand)
+        except ValueError:
+            return False
+    results: dict[str, bool] = {
+        "prefix": value.startswith(operand),
+        "suffix": value.endswith(operand),
+        "equals-ignore-case": value.lower() == operand.lower(),
+    }
+    return results[name]
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def compare(sign: str, value: float, bound: float) -> bool:
+    return {"=": value == bound, ">": value > bound, ">=": value >= bound, "<": value < bound, "<=": value <= bound}[sign]
+
+
+_TEXT = st.sampled_from(["", "a", "ab", "B", "10.0.0.1", "x"])
+_NUMBER = st.sampled_from([-1, 0, 1, 1.5, 2])
+_OPERATOR = st.one_of(
+    st.sampled_from(["a", "ab", "x"]).flatmap(
+        lambda text: st.sampled_from([{name: text} for name in ("prefix", "suffix", "equals-ignore-case")])
+    ),
+    st.booleans().map(lambda flag: {"exists": flag}),
+    st.just({"cidr": "10.0.0.0/8"}),
+    st.lists(st.sampled_from(["a", "b"]), min_size=1, max_size=2).map(lambda values: {"anything-but": values}),
+    st.lists(_NUMBER, min_size=1, max_size=2).map(lambda values: {"anything-but": values}),
+    st.sampled_from([{"anything-but": {"prefix": "a"}}, {"anything-but": {"suffix": "b"}}]),
+    st.tuples(st.sampled_from(["=", "<", "<=", ">", ">="]), _NUMBER).map(lambda pair: {"numeric": list(pair)}),
+    st.just({"numeric": [">", 0, "<=", 2]}),
+)
+_LEAF = st.lists(st.one_of(_TEXT, _NUMBER, st.booleans(), st.none(), _OPERATOR), min_size=1, max_size=2)
+_KEYS = st.sampled_from(["k", "m"])
+_FLAT = st.dictionaries(_KEYS, _LEAF, min_size=1, max_size=2)
+_POLICY = st.one_of(_FLAT, st.lists(_FLAT, min_size=2, max_size=2).map(lambda parts: {"$or": parts}))
+_NESTED = st.one_of(_POLICY, st.dictionaries(_KEYS, _POLICY, min_size=1, max_size=1))
+_SCALAR = st.one_of(_TEXT, _NUMBER, st.booleans(), st.none())
+_VALUE = st.one_of(_SCALAR, st.lists(_SCALAR, max_size=2))
+_OBJECT = st.dictionaries(_KEYS, _VALUE, max_size=2)
+_BODY_VALUE = st.dictionaries(_KEYS, st.one_of(_VALUE, _OBJECT, st.lists(_OBJECT, max_size=2)), max_size=2)
+
+
+@given(_POLICY, _OBJECT)
+def test_the_attribute_scope_equals_the_naive_implementation(policy: dict[str, Any], attributes: dict[str, Any]) -> None:
+    assert FilterPolicy(json.dumps(policy), ATTRIBUTES).matches(MISSING, attributes) == naive(policy, attributes)
+
+
+@given(_NESTED, _BODY_VALUE)
+def test_the_body_scope_equals_the_naive_implementation(policy: dict[str, Any], body: dict[str, Any]) -> None:
+    try:
+        compiled = FilterPolicy(json.dumps(policy), BODY)
+    except FilterInvalid as refused:
+        assert refused.detail == "Filter policy is too complex"
+        assume(False)
+    assert compiled.matches(body, {}) == naive(policy, body)
