@@ -121,6 +121,8 @@ _MEANING = (
     "the sender must be a service of the tenant",
     "channel needs",  # an address or a URL
     "there is no alert channel",
+    "the limit of this installation is",  # of load tests: the operator chose it
+    "must be 0 with a queue of your own",
 )
 
 

@@ -107,8 +107,8 @@ PARTS = {
 }
 
 _CLOSED = {"Stream-Closed": "true"}
-# Live answers end at once, so that they can be held against the description too.
-SETTINGS = {"stream_long_poll_seconds": 0.05, "stream_sse_seconds": 0.05}
+# Live answers end at once, so that they can be held against the description too; load tests are small.
+SETTINGS = {"stream_long_poll_seconds": 0.05, "stream_sse_seconds": 0.05, "loadtest_seconds_max": 10, "loadtest_rate_max": 20}
 
 
 @dataclass(frozen=True, slots=True)

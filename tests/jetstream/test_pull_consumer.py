@@ -398,6 +398,11 @@ async def _has_waiting_pull(queue: _Queue) -> bool:
     return state is not None and state.num_waiting == 1
 
 
+async def _has_pending(queue: _Queue, count: int) -> bool:
+    state = await consumer_state(queue.connection, queue.name, "work")
+    return state is not None and state.num_pending == count
+
+
 async def _is_on_disk(server: Server) -> None:
     """Wait until the consumer's state is on disk: the server writes it some milliseconds after its answer."""
     [state] = server.store.rglob("obs/*/o.dat")
@@ -464,14 +469,14 @@ async def test_a_pull_that_a_replicated_consumer_cannot_fill_returns_at_once(
 
 
 @pytest.fixture
-def lost_pulls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """The first pull requests, which get no answer, as while a consumer has no leader."""
+def lost_pulls(queue: _Queue, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The first pull requests of the queue, which get no answer, as while a consumer has no leader."""
     monkeypatch.setattr(pull_consumer, "_PULL_ANSWER_SECONDS", 0.1)
     publish = Connection.publish
     lost: list[dict[str, Any]] = []
 
     async def lossy(connection: Connection, subject: str, payload: bytes, reply_subject: str = "") -> None:
-        if "MSG.NEXT" in subject and len(lost) < 3:
+        if subject.startswith("$JS.API.CONSUMER.MSG.NEXT.") and queue.name in subject and len(lost) < 3:
             lost.append(msgspec.json.decode(payload))
         else:
             await publish(connection, subject, payload, reply_subject)
@@ -726,6 +731,7 @@ async def test_a_large_pull_is_fetched_in_slices(queue: _Queue, monkeypatch: pyt
 async def test_one_slice_is_in_flight_at_a_time(queue: _Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pull_consumer, "_FIRST_PULL_BYTES_MAX", 1000)
     await queue.publish(*[b"x" * 500 for _ in range(10)])
+    await eventually(lambda: _has_pending(queue, 10))
     async with queue.connection.large_transfer:
         pulling = asyncio.create_task(queue.pull(10))
         await eventually(lambda: bool(queue.connection.large_transfer._waiters))

@@ -1,8 +1,12 @@
 """Mode and count of a fan-out follow the current list of subscribers on every gateway; ended sessions leave it."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from postroad.jetstream import stream_reader
+from postroad.jetstream.connection import Connection
+from postroad.jetstream.stream_reader import Entry
 from postroad.kernel.circuit_breaker import CircuitBreaker
 from postroad.sessions.fanout import FanoutResult
 from postroad.sessions.rules import FanoutLimits, FanoutMode
@@ -138,9 +142,10 @@ async def test_records_are_not_read_again_before_the_known_expiry(one: Process, 
     reads: list[object] = []
     newest = stream_reader.newest
 
-    async def counted(*arguments: object) -> object:
-        reads.append(arguments)
-        return await newest(*arguments)  # type: ignore[arg-type]
+    async def counted(connection: Connection, stream: str, subjects: Sequence[str]) -> list[Entry]:
+        if connection is one.connection:
+            reads.append(subjects)
+        return await newest(connection, stream, subjects)
 
     monkeypatch.setattr(stream_reader, "newest", counted)
     for number in range(5):

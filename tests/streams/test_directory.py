@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from postroad.api.streams import StreamNotFound
 from postroad.jetstream import stream_reader
+from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import subjects_of
 from postroad.streams import directory, directory_pages
 from postroad.streams.directory import StreamDirectory, added_message
@@ -160,15 +161,15 @@ async def entries_read(worker: Worker, tenant: str, low: str, limit: int) -> int
     counted = 0
     last, read = stream_reader.last, stream_reader.read_to
 
-    async def count_last(*arguments: object) -> object:
+    async def count_last(connection: Connection, *arguments: object) -> object:
         nonlocal counted
-        counted += 1
-        return await last(*arguments)  # type: ignore[arg-type]
+        counted += connection is worker.connection
+        return await last(connection, *arguments)  # type: ignore[arg-type]
 
-    async def count_read(*arguments: object) -> object:
+    async def count_read(connection: Connection, *arguments: object) -> object:
         nonlocal counted
-        page = await read(*arguments)  # type: ignore[arg-type]
-        counted += len(page.entries)
+        page = await read(connection, *arguments)  # type: ignore[arg-type]
+        counted += len(page.entries) if connection is worker.connection else 0
         return page
 
     with pytest.MonkeyPatch.context() as patched:

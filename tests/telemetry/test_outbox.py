@@ -8,7 +8,7 @@ from prometheus_client import REGISTRY
 
 from postroad.jetstream import stream_reader
 from postroad.jetstream.commit import CommitPolicy, Committer, Committers, PendingMessage
-from postroad.jetstream.connection import Connection
+from postroad.jetstream.connection import Connection, ConnectionSettings
 from postroad.jetstream.storage_budget import StorageBudgets, StoreMeasurement
 from postroad.jetstream.stream_reader import Entry
 from postroad.jetstream.submitted_write import OnOutcome
@@ -55,9 +55,16 @@ async def test_a_commit_without_events_returns(outbox: Outbox) -> None:
     await outbox.drain()
 
 
-async def test_a_drain_ends_although_the_sending_was_cancelled(own_server: Server, open_connection: OpenConnection) -> None:
+async def test_a_drain_ends_although_the_sending_was_cancelled(own_server: Server) -> None:
     """As at the end of a process whose engine is gone: the committer's task is cancelled with all others."""
-    connection = await open_connection(own_server.url)
+    await asyncio.to_thread(
+        asyncio.run, _drain_after_a_cancellation(own_server.url)
+    )  # in a loop without the tasks of other tests
+
+
+async def _drain_after_a_cancellation(url: str) -> None:
+    connection = Connection(ConnectionSettings((url,), name="tests"))
+    await connection.open()
     outbox = Outbox(Committers(connection, CommitPolicy(deadline_seconds=3600), WriteBufferLimit(1_000_000)), now_ms)
     before = asyncio.all_tasks()
     waiting = asyncio.create_task(outbox.commit(None, event("acme", "a")))  # there is no stream that takes it
@@ -69,6 +76,7 @@ async def test_a_drain_ends_although_the_sending_was_cancelled(own_server: Serve
         await draining
         with pytest.raises(EngineUnavailable):
             await waiting
+    await connection.close()
 
 
 async def test_recorded_events_share_a_frame_and_a_commit_does_not_wait_for_others(

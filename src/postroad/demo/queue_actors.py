@@ -15,6 +15,7 @@ _WAIT_MS, _DRAIN_WAIT_MS = 1000, 100
 _LEASE_MS = 60_000  # longer than any processing, so that no lease expires and every delivery is counted
 _REDRIVE_SECONDS = 15.0
 _LATE_SECONDS = 3.0
+_AHEAD_SECONDS = 0.1
 
 
 async def publish(clock: DemoClock, client: AsyncPostroad, tenant: str, scenario: QueueScenario, counters: QueueCounters) -> None:
@@ -55,6 +56,9 @@ async def consume(
     stops_at = consumer.until * clock.seconds if consumer.until < 1 else float("inf")
     while not (clock.is_ended or (clock.is_draining and is_slow) or clock.now >= stops_at):
         is_draining = clock.is_draining
+        if is_slow and counters.counts["delivered"] >= consumer.capacity * counters.counts["published"]:
+            await clock.sleep(_AHEAD_SECONDS, until_drain=True)  # on a slow machine the publishers may be behind their plan
+            continue
         await clock.throttle()
         pulled = await client.queues.pull(
             scenario.name,
