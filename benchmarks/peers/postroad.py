@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 
-from benchmarks.harness import postroad
+from benchmarks.harness import Server, postroad
 from benchmarks.peers.peer import FSYNC, INTERVAL, JSON, PAYLOAD, Peer, Queue, Request, encoded, text_of, texts_of
 
 INTERVAL_SECONDS = "2s"
@@ -16,27 +16,31 @@ _RECEIPT = rb'"receiptId":"([^"]+)"'
 @contextlib.contextmanager
 def running(sync: str) -> Iterator[Queue]:
     with postroad(POSTROAD_SYNC=sync) as server:
-        headers = {**JSON, "Authorization": f"Bearer {server.key}"}
+        yield queue_of(server)
 
-        def ack(pulled: bytes) -> Request:
-            receipt = text_of(_RECEIPT, pulled)
-            return Request("POST", "/v1/queues/bench/ack", f'{{"receiptId":"{receipt}"}}', headers)
 
-        def ack_all(pulled: bytes) -> Request:
-            return Request("POST", "/v1/queues/bench/ack", encoded({"receiptIds": texts_of(_RECEIPT, pulled)}), headers)
+def queue_of(server: Server) -> Queue:
+    headers = {**JSON, "Authorization": f"Bearer {server.key}"}
 
-        def pull(count: int) -> Request:
-            return Request("POST", "/v1/queues/bench/pull", f'{{"maxMessages":{count}}}', headers)
+    def ack(pulled: bytes) -> Request:
+        receipt = text_of(_RECEIPT, pulled)
+        return Request("POST", "/v1/queues/bench/ack", f'{{"receiptId":"{receipt}"}}', headers)
 
-        queue = Queue(
-            server.url,
-            publish=Request("POST", "/v1/queues/bench/messages", f'{{"payload":{PAYLOAD}}}', headers),
-            pull=pull(1),
-            taken=lambda pulled: pulled.count(b'"receiptId"'),
-            ack=ack,
-            of_batches=lambda size: replace(queue, pull=pull(size), ack=ack_all),
-        )
-        yield queue
+    def ack_all(pulled: bytes) -> Request:
+        return Request("POST", "/v1/queues/bench/ack", encoded({"receiptIds": texts_of(_RECEIPT, pulled)}), headers)
+
+    def pull(count: int) -> Request:
+        return Request("POST", "/v1/queues/bench/pull", f'{{"maxMessages":{count}}}', headers)
+
+    queue = Queue(
+        server.url,
+        publish=Request("POST", "/v1/queues/bench/messages", f'{{"payload":{PAYLOAD}}}', headers),
+        pull=pull(1),
+        taken=lambda pulled: pulled.count(b'"receiptId"'),
+        ack=ack,
+        of_batches=lambda size: replace(queue, pull=pull(size), ack=ack_all),
+    )
+    return queue
 
 
 @contextlib.contextmanager
