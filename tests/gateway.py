@@ -7,7 +7,7 @@ import uuid
 from collections.abc import AsyncIterator, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import aiohttp
 import msgspec
@@ -289,6 +289,21 @@ async def served(
     finally:
         server.leave.set()
         await serving
+
+
+class _SharedApp:
+    def __init__(self, app: App) -> None:
+        self._app, self.rejection = app, app.rejection
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self._app(scope, receive, send)
+
+    def drain(self) -> None: ...
+
+
+def shared_app(gateway: "Gateway") -> App:
+    """The gateway's app, which others still use when the server in front of it has stopped."""
+    return cast(App, _SharedApp(gateway.node.app))
 
 
 @asynccontextmanager

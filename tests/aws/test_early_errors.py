@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.aws.clients import aws_tenant
-from tests.gateway import Answer, Gateway, gateway_settings, running_gateway
+from tests.gateway import Answer, Gateway, gateway_settings, running_gateway, served, shared_app
 from tests.http.small import raw_connection
 from tests.servers import Server
 from tests.waiting import eventually
@@ -55,6 +55,27 @@ async def test_503_too_many_open_requests(engine_url: str, is_json: bool) -> Non
         await held.send(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\nX-Amz-Target: AmazonSQS.ListQueues\r\n\r\n{")
         await eventually(lambda: gateway.node.app.open_requests == 1)
         check(await call(gateway, is_json=is_json), 503, "ServiceUnavailable", is_json=is_json)
+
+
+@pytest.mark.parametrize("is_json", [True, False], ids=["json", "query"])
+@pytest.mark.parametrize("path", ["/", "/123456789012/q"])
+async def test_408_a_body_that_arrives_too_slowly(gateway: Gateway, is_json: bool, path: str) -> None:
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n"
+    head += "".join(f"{name}: {value}\r\n" for name, value in (JSON if is_json else FORM).items())
+    async with served(shared_app(gateway), body_seconds_max=0.05) as url, raw_connection(url) as connection:
+        await connection.send(f"{head}\r\n{{".encode())
+        answer = await connection.answer()
+        check(answer, 408, "RequestTimeout", is_json=is_json)
+        assert answer.headers["x-amzn-requestid"] == answer.headers["x-request-id"]
+        assert await connection.is_closed()
+
+
+async def test_408_of_the_native_api_stays_a_problem(gateway: Gateway) -> None:
+    head = f"POST /v1/queues/q/messages HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {(await gateway.tenant()).key}\r\n"
+    async with served(shared_app(gateway), body_seconds_max=0.05) as url, raw_connection(url) as connection:
+        await connection.send(f"{head}Content-Length: 50\r\n\r\n{{".encode())
+        answer = await connection.answer()
+        assert (answer.status, answer.json["code"]) == (408, "body-timeout")
 
 
 @pytest.mark.slow

@@ -5,13 +5,12 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from postroad.http.app import App
 from tests.faults.fuzz import SEED
-from tests.gateway import Answer, Gateway, Tenant, served
+from tests.gateway import Answer, Gateway, Tenant, served, shared_app
 from tests.http.small import RawConnection, raw_connection
 from tests.insights.results import DAY, HOUR
 
@@ -275,22 +274,10 @@ async def test_a_fork_of_what_is_no_url_is_not_found(tenant: Tenant) -> None:
 # What is not quite HTTP
 
 
-class Front:
-    """The gateway's app, which others still use when the server in front of it has stopped."""
-
-    def __init__(self, app: App) -> None:
-        self._app, self.rejection = app, app.rejection
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        await self._app(scope, receive, send)
-
-    def drain(self) -> None: ...
-
-
 @pytest.fixture(scope="module")
 async def short_timeouts(gateway: Gateway) -> AsyncIterator[str]:
     """The gateway's app behind a server that gives nobody much time."""
-    async with served(cast(App, Front(gateway.node.app)), header_seconds_max=0.3, body_seconds_max=1) as url:
+    async with served(shared_app(gateway), header_seconds_max=0.3, body_seconds_max=1) as url:
         yield url
 
 

@@ -13,6 +13,7 @@ from postroad.api.queues import (
 )
 from postroad.aws.model import ServiceModel
 from postroad.kernel.errors import (
+    BodyTooSlow,
     Draining,
     EngineFull,
     Forbidden,
@@ -88,6 +89,8 @@ def aws_error(problem: PostroadError) -> AwsError:
         return AwsError("InvalidClientTokenId", "The security token included in the request is invalid.")
     if isinstance(problem, Forbidden):
         return AwsError("AccessDenied", f"Access to the resource is denied: {detail}")
+    if isinstance(problem, BodyTooSlow):
+        return AwsError("RequestTimeout", detail, 408)  # a code that the SDKs repeat
     if isinstance(problem, TooLarge):
         return AwsError("RequestEntityTooLarge", detail, 413)
     if isinstance(problem, SchemaMismatch | SchemaTooSlow):
@@ -97,7 +100,7 @@ def aws_error(problem: PostroadError) -> AwsError:
     if isinstance(problem, Overloaded | Draining | Unavailable):
         return AwsError("ServiceUnavailable", detail, 503, problem.retry_after)
     if isinstance(problem, InvalidRequest):
-        return AwsError("InvalidParameterValue", detail, 408 if problem.status == 408 else 400)
+        return AwsError("InvalidParameterValue", detail, 400)
     if problem.status >= 500:
         return AwsError("InternalFailure", "The request failed because of an internal error.", 500)
     return AwsError("InvalidParameterValue", detail)

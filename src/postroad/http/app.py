@@ -17,10 +17,9 @@ from postroad.http.client_ip import Network, client_address
 from postroad.http.html_pages import missing_page, page_response, prefers_html
 from postroad.http.loopback import check_loopback
 from postroad.http.open_sockets import OpenSockets, renewal
-from postroad.http.problems import problem_response
 from postroad.http.protocol_paths import is_protocol_path, is_protocol_request
 from postroad.http.query import parse_query
-from postroad.http.request import ClientDisconnected, Receive, Request, ResponseCycle, RevocationWatch, Scope, Send
+from postroad.http.request import ClientDisconnected, Receive, Request, ResponseCycle, RevocationWatch, Scope, Send, no_body
 from postroad.http.request_body import check_json, decode_body, read_body
 from postroad.http.response import SLICE_BYTES_MAX, Response
 from postroad.http.routing import Route, Router, error_response
@@ -370,10 +369,18 @@ class App:
             ]
         return response
 
-    def rejection(self, problem: PostroadError) -> tuple[list[tuple[bytes, bytes]], bytes]:
-        """Headers and body of an error that precedes a request, such as bytes that are not HTTP."""
-        request_id = new_request_id()
-        response = problem_response(problem, request_id)
+    def rejection(self, problem: PostroadError, scope: Scope | None = None) -> tuple[list[tuple[bytes, bytes]], bytes]:
+        """Headers and body of an error that no handler sees, such as bytes that are not HTTP.
+
+        `scope`: of the request whose body is the cause; the error has the form of its protocol.
+        """
+        request_id = new_request_id() if scope is None else _request_id(scope["headers"])
+        route, request = None, None
+        if scope is not None and self._protocol is not None:
+            method, path, query = scope["method"], scope["path"], scope["query_string"]
+            if is_protocol_request(method, path, query):
+                route, request = self._protocol, Request(method, path, request_id, scope["headers"], {}, no_body, self.draining)
+        response = error_response(problem, route, request, request_id)
         body = response.encoded()
         headers = [*API, *self._cors_headers, (b"x-request-id", request_id.encode()), *response.headers]
         return [*headers, (b"content-type", response.media), (b"content-length", str(len(body)).encode())], body

@@ -70,6 +70,7 @@ class HttpConnection(HttpToolsProtocol):
     is_write_paused = False
     _due_cycle: RequestCycle | None = None  # to be run once the chunk is parsed
     _rejection: PostroadError | None = None  # sent after the responses to earlier requests; then the connection is closed
+    _rejected: RequestCycle | None = None  # the request whose body is the cause; it decides the form of the error
     cycle: RequestCycle | None  # type: ignore[assignment]
     pipeline: deque[RequestCycle]  # type: ignore[assignment]
 
@@ -407,7 +408,7 @@ class HttpConnection(HttpToolsProtocol):
             socket, self._socket = self._socket, None
             self._socket_ended(socket)
             socket.lost()
-        self.cycle = self._running_cycle = None  # no reference cycles: the garbage collector runs rarely
+        self.cycle = self._running_cycle = self._rejected = None  # no reference cycles: the garbage collector runs rarely
         self.parser = None  # type: ignore[assignment]
 
     def _headers_too_large(self) -> HeadersTooLarge:
@@ -428,6 +429,7 @@ class HttpConnection(HttpToolsProtocol):
             log.info("request_rejected", code=error.code, client=self.client[0] if self.client else "", suppressed=suppressed)
         cycle = self.cycle
         if cycle is not None and self._is_reading_body:  # the error is in the body of this request
+            self._rejected = cycle
             if self.pipeline and self.pipeline[0] is cycle:
                 self.pipeline.popleft()
             elif cycle.response_started:
@@ -439,7 +441,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def _send_rejection(self, error: PostroadError) -> None:
         app: Any = self.app
-        headers, body = app.rejection(error)
+        headers, body = app.rejection(error, None if self._rejected is None else self._rejected.scope)
         lines = [b"%b: %b\r\n" % header for header in (*headers, (b"connection", b"close"))]
         self.transport.write(STATUS_LINE[error.status] + b"".join(lines) + b"\r\n" + body)
         self.transport.close()
