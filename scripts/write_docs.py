@@ -315,7 +315,8 @@ def _aws_tables() -> str:
         for shape, (code, status) in model.errors.items()
     )
     sns_errors = "\n".join(
-        f"| `{shape}` | `{code}` | {status} |" for shape, (code, status) in service_model("sns").errors.items()
+        f"| `{shape}` | `{code}` | {status} | {'raised' if shape in _SNS_RAISED else 'not raised'} |"
+        for shape, (code, status) in service_model("sns").errors.items()
     )
     return (
         f"| operation | service | |\n| --- | --- | --- |\n{operations}\n\n"
@@ -323,7 +324,7 @@ def _aws_tables() -> str:
         f"| SNS attribute of a | | |\n| --- | --- | --- |\n{sns_attributes}\n\n"
         f"| message system attribute | |\n| --- | --- |\n{system}\n\n"
         f"| error of SQS | code in the query protocol | status | |\n| --- | --- | --- | --- |\n{errors}\n\n"
-        f"| error of SNS | code | status |\n| --- | --- | --- |\n{sns_errors}\n"
+        f"| error of SNS | code | status | |\n| --- | --- | --- | --- |\n{sns_errors}\n"
     )
 
 
@@ -367,6 +368,13 @@ _SNS_REFUSED = (
     *("ListEndpointsByPlatformApplication", "ListOriginationNumbers", "ListPhoneNumbersOptedOut"),
     *("ListPlatformApplications", "ListSMSSandboxPhoneNumbers", "OptInPhoneNumber", "PutDataProtectionPolicy"),
     *("SetEndpointAttributes", "SetPlatformApplicationAttributes", "SetSMSAttributes", "VerifySMSSandboxPhoneNumber"),
+)
+_SNS_RAISED = (
+    *("AuthorizationErrorException", "BatchEntryIdsNotDistinctException", "BatchRequestTooLongException"),
+    *("EmptyBatchRequestException", "FilterPolicyLimitExceededException", "InvalidBatchEntryIdException"),
+    *("InvalidParameterException", "InvalidParameterValueException", "InvalidStateException", "NotFoundException"),
+    *("ReplayLimitExceededException", "ResourceNotFoundException", "TagLimitExceededException"),
+    *("TooManyEntriesInBatchRequestException",),
 )
 _NOT_RAISED = frozenset({"InvalidIdFormat", "InvalidSecurity", "QueueDeletedRecently"}) | {
     f"Kms{name}"

@@ -325,3 +325,12 @@ async def test_a_shorter_retention_expires_messages(aws: AwsTenant, clock: Shift
     clock.ahead_ms = 120_000
     await aws.sqs.set_queue_attributes(QueueUrl=url, Attributes={"MessageRetentionPeriod": "60"})
     assert await aws.attributes(url, "ApproximateNumberOfMessages") == {"ApproximateNumberOfMessages": "0"}
+
+
+async def test_a_full_queue_is_over_its_limit(aws: AwsTenant) -> None:
+    url = await aws.queue("full")
+    changed = await aws.tenant.client.put("/v1/queues/full", {"maxMessages": 1})
+    assert changed.status in (200, 201)
+    await aws.sqs.send_message(QueueUrl=url, MessageBody="1")
+    with refused("OverLimit"):
+        await aws.sqs.send_message(QueueUrl=url, MessageBody="2")

@@ -151,3 +151,16 @@ async def test_a_replay_needs_an_archive(tenant: SnsTenant) -> None:
     plain, (_, queue) = await tenant.topic("plain"), await tenant.queue("plain")
     with refused("InvalidParameter", 400, "ArchivePolicy"):
         await tenant.subscribe(plain, queue, ReplayPolicy=policy(datetime.now(UTC)))
+
+
+async def test_too_many_replays_of_a_topic(tenant: SnsTenant, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("postroad.aws.sns_subscriptions.REPLAYS_MAX", 1)
+    topic, first, _, times = await archived(tenant, "ab")
+    client = tenant.aws.tenant.client
+    [native] = (await client.get("/v1/subscriptions")).ok()["subscriptions"]
+    (await client.post(f"/v1/subscriptions/{native['id']}/pause", {})).ok()  # so that its replay does not end
+    await replay(tenant, first, policy(times[0]))
+    _, arn = await fifo_queue(tenant, "other")
+    second = await tenant.subscribe(topic, arn, **RAW)
+    with refused("ReplayLimitExceeded", 403):
+        await replay(tenant, second, policy(times[0]))

@@ -28,6 +28,7 @@ async def test_attributes_of_a_queue_subscription(tenant: SnsTenant) -> None:
         "Endpoint": arn,
         "PendingConfirmation": "false",
         "ConfirmationWasAuthenticated": "true",
+        "SubscriptionPrincipal": f"arn:aws:iam::{tenant.account}:root",
         "RawMessageDelivery": "false",
     }
     assert {name: found.get(name) for name in expected} == expected

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.aws.clients import REGION, aws_tenant, refused
+from tests.aws.clients import REGION, aws_key, aws_tenant, refused
 from tests.sns.conftest import SnsTenant
 
 
@@ -153,3 +153,11 @@ async def test_operations_that_are_not_served_are_refused(tenant: SnsTenant) -> 
         await tenant.sns.list_platform_applications()
     with refused("InvalidAction", 400):
         await tenant.sns.get_sms_attributes()
+
+
+async def test_a_key_creates_topics_of_its_globs_only(tenant: SnsTenant) -> None:
+    limited = await tenant.aws.tenant.another_key(allowed_topics=("mine-*",))
+    sns = tenant.aws.client("sns", await aws_key(limited, limited.record.id))
+    await sns.create_topic(Name="mine-1")
+    with refused("AuthorizationError", 403):
+        await sns.create_topic(Name="other")
