@@ -17,6 +17,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from tests.installation import Installation
 from tests.installation import is_running as is_alive
 
+KILL_SECONDS = float(os.environ.get("POSTROAD_TEST_KILL_SECONDS", "4"))  # more for runs of full size, on a busy machine
 UNCERTAIN = (BotoCoreError, ClientError)  # after all retries of the SDK: a program tries again
 
 

@@ -1,7 +1,7 @@
 """kill -9 of gateways and delivery processes while boto3 publishes to topics: three queues and an endpoint get everything; FIFO
 queues get each message once, in order.
 
-`POSTROAD_TEST_SNS=20000` runs it with that many messages.
+`POSTROAD_TEST_SNS=20000 POSTROAD_TEST_KILL_SECONDS=20` runs it with that many messages, and a kill every 20 seconds.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults.aws_clients import UNCERTAIN, client, killing, persistently
+from tests.faults.aws_clients import KILL_SECONDS, UNCERTAIN, client, killing, persistently
 from tests.faults.conftest import Install
 from tests.installation import Installation
 from tests.subscriptions.receiver import Receiver, receiving
@@ -88,7 +88,7 @@ async def confirmed(running: Installation, topic: str, receiver: Receiver) -> No
 def run(running: Installation, topic: str, urls: list[str], *, is_fifo: bool) -> tuple[list[list[str]], list[str]]:
     """Publish everything while processes are killed; what each queue got, and what was killed."""
     deadline = time.monotonic() + DEADLINE_SECONDS
-    with killing(running, 4.0, seed=29, words=KILLED) as killed, ThreadPoolExecutor(PUBLISHERS + 3) as pool:
+    with killing(running, KILL_SECONDS, seed=29, words=KILLED) as killed, ThreadPoolExecutor(PUBLISHERS + 3) as pool:
         publishing = [pool.submit(publish_all, running, topic, one, deadline, is_fifo=is_fifo) for one in range(PUBLISHERS)]
         draining = [pool.submit(drain, running, url, MESSAGES, deadline) for url in urls]
         for one in publishing:

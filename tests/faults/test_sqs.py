@@ -1,6 +1,6 @@
 """kill -9 of gateways and of the engine while boto3 sends, receives and deletes: nothing is lost; FIFO stays in order, once.
 
-`POSTROAD_TEST_SQS=20000` runs it with that many messages.
+`POSTROAD_TEST_SQS=20000 POSTROAD_TEST_KILL_SECONDS=20` runs it with that many messages, and a kill every 20 seconds.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.faults.aws_clients import UNCERTAIN, client, killing, persistently
+from tests.faults.aws_clients import KILL_SECONDS, UNCERTAIN, client, killing, persistently
 from tests.faults.conftest import Install
 from tests.installation import Installation
 
@@ -19,7 +19,6 @@ MESSAGES = int(os.environ.get("POSTROAD_TEST_SQS", "1200"))
 SENDERS, CONSUMERS, GROUPS = 4, 6, 12
 DEADLINE_SECONDS = 400 + MESSAGES / 10
 VISIBILITY_SECONDS = "10"
-KILL_SECONDS = 4.0
 KILLED = ("postroad.runtime.worker gateway", "postroad.runtime.worker gateway", "nats-server")
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600 + MESSAGES // 4)]
