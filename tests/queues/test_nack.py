@@ -8,7 +8,7 @@ import pytest
 from postroad.jetstream.pull_consumer import PullConsumer
 from postroad.jetstream.stream_reader import time_ms
 from postroad.kernel.names import queue_stream
-from postroad.queues.consuming import Consumer
+from postroad.queues.capability import QueuesCapability
 from postroad.queues.dead_letters import DeadLetters
 from postroad.queues.records import DeadLetter
 from tests.gateway import Gateway, ShiftedClock, Tenant
@@ -275,7 +275,6 @@ async def test_an_aborted_pull_costs_the_next_message_no_attempt(tenant: Tenant)
 
 def pull_consumer_of(tenant: Tenant) -> PullConsumer:
     """The gateway's pull consumer of the queue `q`, which the first pull creates."""
-    [pull] = [route.handler for route in tenant.gateway.node.routes if route.path.endswith("/pull")]
-    consumer: Consumer = pull.__self__._consumer  # type: ignore[attr-defined]
+    backend = tenant.gateway.node.platform.use(QueuesCapability).backend
     nothing = PullConsumer(tenant.gateway.node.platform.connection, "none", "none")
-    return consumer._pull_consumers.get(queue_stream(tenant.id, "q"), nothing)
+    return backend._pull_consumers.get(queue_stream(tenant.id, "q"), nothing)

@@ -52,13 +52,12 @@ class Watcher:
         )
         self.stats = QueueStatsReader(
             engine.connection,
+            engine.use(QueuesCapability).backend,
             dead_letters,
-            self.leases,
             WaitingPulls(engine.connection, dict),
             self.throughput,
             gateway.clock,
             engine.use(QueuesCapability).ordered_leases,
-            engine.use(QueuesCapability).deferred_messages,
         )
         self.tenants = [tenant.id]
         self.sampler = QueueSampler(

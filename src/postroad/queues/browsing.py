@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from postroad.api.queues import MessageFilter, MessageNotFound
 from postroad.governance.audit import Audit
 from postroad.jetstream.connection import Connection
-from postroad.jetstream.management import purge_stream
 from postroad.jetstream.stream_reader import Entry
 from postroad.kernel.clock import Clock
 from postroad.kernel.context import RequestContext
+from postroad.queues.backend import QueueBackend
 from postroad.queues.deferred_messages import DeferredMessages
 from postroad.queues.events import QueuePurged
 from postroad.queues.filters import CompiledFilter
@@ -38,6 +38,7 @@ class QueueBrowser:
     def __init__(
         self,
         connection: Connection,
+        backend: QueueBackend,
         stats: QueueStatsReader,
         lease_log: LeaseLog,
         outbox: Outbox,
@@ -46,7 +47,7 @@ class QueueBrowser:
         ordered: OrderedLeases,
         deferred: DeferredMessages,
     ) -> None:
-        self._deferred = deferred
+        self._backend, self._deferred = backend, deferred
         self._ordered, self._ordered_browser = ordered, OrderedBrowser(connection, clock)
         self._connection, self._stats, self._outbox, self._audit = connection, stats, outbox, audit
         self._lease_log, self._clock = lease_log, clock
@@ -151,13 +152,8 @@ class QueueBrowser:
         if is_dry_run:
             return count
         async with self._audit.change(context, "queue.purge", record.name, before={"messages": count}):
-            now, purged = self._clock(), 0
-            if record.is_ordered:
-                purged = await self._ordered.purge(record)
-            else:  # first, since they become ready
-                purged = await self._deferred.purge(record)
-            for subject in () if record.is_ordered else (*record.ready_subjects, *record.delayed_subjects):
-                purged += await purge_stream(self._connection, record.stream, subject)
+            now = self._clock()
+            purged = await (self._ordered.purge(record) if record.is_ordered else self._backend.purge(record))
         if not record.is_ordered:
             await self._lease_log.commit(record, [Transition(0, 0, Step.PURGED, now)])
         await self._outbox.commit(context, QueuePurged(queue=record.name, count=purged))

@@ -35,6 +35,7 @@ from postroad.queues.dead_letters import FAILURES_BUCKET, DeadLetters
 from postroad.queues.deferred_messages import DeferredMessages
 from postroad.queues.deferred_mover import DeferredMover
 from postroad.queues.dispatch_routing import Dispatchers, DispatchRouting, DispatchServer
+from postroad.queues.engine_backend import EngineBackend
 from postroad.queues.events import EVENTS
 from postroad.queues.gauges import QueueGauges, SamplePublisher
 from postroad.queues.group_shares import GroupShares
@@ -139,21 +140,22 @@ class QueuesCapability(Capability):
         )
         self.deferred_messages = DeferredMessages(connection, committers)
         self.group_shares = GroupShares(connection, self.lease_log, self.table, clock)
+        self.backend = EngineBackend(connection, committers, self.table, self.lease_log, self.deferred_messages, self._placements)
         self.stats_reader = QueueStatsReader(
             connection,
+            self.backend,
             self.dead_letters,
-            self.lease_log,
             self._waiting,
             self.throughput,
             clock,
             self.ordered_leases,
-            self.deferred_messages,
         )
         self.lifecycle = QueueLifecycle(
             connection,
             self.table,
             outbox,
             clock,
+            backend=self.backend,
             tenant_settings=platform.tenant_settings,
             audit=platform.audit,
             dead_letters=self.dead_letters,
@@ -163,6 +165,7 @@ class QueuesCapability(Capability):
         self.publisher = Publisher(
             connection,
             committers,
+            self.backend,
             self.lifecycle,
             self.table,
             self.stats_reader,
@@ -178,8 +181,8 @@ class QueuesCapability(Capability):
         self.locator = MessageLocator(connection)
         self.consumer = Consumer(
             connection,
+            self.backend,
             self.lifecycle,
-            self.table,
             self.dead_letters,
             self.cancelled_messages,
             self.lease_log,
@@ -196,6 +199,7 @@ class QueuesCapability(Capability):
         self._progress = ProgressReports(self.consumer, outbox, clock)
         self.browser = QueueBrowser(
             connection,
+            self.backend,
             self.stats_reader,
             self.lease_log,
             outbox,

@@ -7,11 +7,11 @@ from typing import TypeVar
 import structlog
 
 from postroad.api.queues import Message, Priority
-from postroad.jetstream.deliveries import ACK, Acknowledgement, Delivery, DeliveryRef, nak
-from postroad.jetstream.pull_consumer import PullConsumer
+from postroad.jetstream.deliveries import Delivery, DeliveryRef
 from postroad.kernel.context import RequestContext
 from postroad.kernel.json import invalid_field
 from postroad.queues import job_events, metrics
+from postroad.queues.backend import Settlement
 from postroad.queues.events import JobEvent
 from postroad.queues.lease_operations import LeaseOperations, transition_of
 from postroad.queues.lease_states import Step, Transition
@@ -100,7 +100,7 @@ class Consumer(LeaseOperations):
             field = "receiveId" if per_group is None else "maxPerGroup"
             raise invalid_field(f"$.{field}", f"the queue {record.name!r} is not ordered")
         while not record.has_priority:
-            deliveries = await self._pull_consumer(record).pull(count, max(0.0, until - loop.time()))
+            [(_, deliveries)] = await self._backend.receive(record, count, max(0.0, until - loop.time()))
             messages = await self._lease(make, record, context, deliveries, visibility_timeout_ms)
             if len(deliveries) < count:
                 self._shares.consumers_wait(record)
@@ -122,16 +122,16 @@ class Consumer(LeaseOperations):
         until: float,
     ) -> list[T]:
         """Lease messages in the order of their priorities."""
-        loop, pulling = asyncio.get_running_loop(), self._ordered_pull(record)
+        loop = asyncio.get_running_loop()
         while True:
-            groups = await pulling.pull(count, until - loop.time())
+            groups = list(await self._backend.receive(record, count, until - loop.time()))
             messages: list[T] = []
             while groups:
                 priority, deliveries = groups.pop(0)
                 try:
                     messages += await self._lease(make, record, context, deliveries, visibility_timeout_ms, priority)
                 except BaseException:
-                    await pulling.release(groups)
+                    await self._backend.release(record, groups)
                     raise
                 if not groups and messages:
                     return messages
@@ -148,32 +148,30 @@ class Consumer(LeaseOperations):
         priority: Priority = "normal",
     ) -> list[T]:
         """Lease the deliveries. Messages without attempts left become dead letters; expired ones are deleted."""
-        now, loop_now = self._clock(), asyncio.get_running_loop().time()
-        has_consumer_lease = 0 < visibility_timeout_ms == record.consumer_lease_ms
+        now = self._clock()
         messages: list[T] = []
         retention_ms = record.settings.retention_ms
         leased: list[JobEvent] = []
-        leases: list[tuple[DeliveryRef, bytes]] = []
+        leases: list[tuple[Delivery, int]] = []
         transitions: list[Transition] = []
         exhausted: list[tuple[DeliveryRef, StoredMessage]] = []
-        unread_bytes, pull_consumer = 0, self._pull_consumer(record, priority)
-        expired: list[Acknowledgement] = []
+        unread_bytes = 0
+        expired: list[Settlement] = []
         for one in deliveries:
             unread_bytes += len(one.payload)
             if unread_bytes > _SLICE_BYTES_MAX:
                 unread_bytes = 0
-                await self._let_others_run(pull_consumer, deliveries)
+                await self._let_others_run(record, priority, deliveries)
             stored = _readable(one, record)
             if stored is not None and (
                 0 < stored.expires <= now or (retention_ms and one.ref.stored_at_ns // 1_000_000 + retention_ms <= now)
             ):
-                expired.append((one.ref, ACK))
+                expired.append((one.ref, None))
                 continue
             if stored is not None and is_last_attempt(record.settings, one.ref.attempt - 1):
                 exhausted.append((one.ref, stored))
                 continue
-            if stored is None or not (has_consumer_lease and one.is_leased(loop_now)):
-                leases.append((one.ref, nak(visibility_timeout_ms if stored else _UNREADABLE_RETRY_MS)))
+            leases.append((one, visibility_timeout_ms if stored else _UNREADABLE_RETRY_MS))
             if stored is None:
                 transitions.append(transition_of(one.ref, Step.RETRIED, now, now + _UNREADABLE_RETRY_MS))
             else:
@@ -185,14 +183,14 @@ class Consumer(LeaseOperations):
                 if receipt.attempt == 1:
                     metrics.queue_wait.observe(max(0, now - stored.at) / 1000)
                 leased.append(job_events.leased(record, receipt, stored.at))
-        await pull_consumer.send_acknowledgements(leases)
+        await self._backend.lease(record, priority, leases)
         self._lease_log.record(record, transitions)
         if self.reports is not None:
             self.reports.record_leases(record.stream, record.incarnation, context.caller.key_id, transitions)
         self._outbox.record(context, *leased)
         metrics.leased.add(context.tenant, len(messages))
         if expired:
-            await pull_consumer.acknowledge(expired)
+            await self._backend.settle(record, priority, expired)
             self._lease_log.record(record, [transition_of(ref, Step.ACKED, now) for ref, _ in expired])
         for delivery, stored in exhausted:
             letter = await self._dead_letters.store(
@@ -202,12 +200,12 @@ class Consumer(LeaseOperations):
             self._lease_log.record(record, [transition_of(delivery, Step.ACKED, now)])
         return messages
 
-    async def _let_others_run(self, pull_consumer: PullConsumer, deliveries: Sequence[Delivery]) -> None:
+    async def _let_others_run(self, record: QueueRecord, priority: Priority, deliveries: Sequence[Delivery]) -> None:
         """If the caller is cancelled meanwhile, its deliveries return to the queue."""
         try:
             await asyncio.sleep(0)
         except asyncio.CancelledError:
-            await pull_consumer.release([delivery.ref for delivery in deliveries])
+            await self._backend.release(record, [(priority, deliveries)])
             raise
 
 

@@ -4,21 +4,18 @@ import asyncio
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 
-from postroad.api.queues import AlreadySettled, JobWasCancelled, LeaseExpired, Priority, QueueNotFound, ReceiptInvalid
+from postroad.api.queues import AlreadySettled, JobWasCancelled, LeaseExpired, Priority, ReceiptInvalid
 from postroad.api.receipts import NackRequest
 from postroad.crypto.signing import Signer
 from postroad.jetstream.connection import Connection
-from postroad.jetstream.deliveries import ACK, Acknowledgement, DeliveryRef, nak
-from postroad.jetstream.management import consumer_state, delete_message
-from postroad.jetstream.ordered_pull import OrderedPull
-from postroad.jetstream.pull_consumer import PullConsumer
-from postroad.jetstream.replicated_table import ReplicatedTable
-from postroad.jetstream.stream_lifecycle import RecordState
+from postroad.jetstream.deliveries import DeliveryRef
+from postroad.jetstream.management import delete_message
 from postroad.jetstream.stream_reader import Entry
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import PostroadError
 from postroad.queues import job_events, metrics
+from postroad.queues.backend import QueueBackend, Settlement
 from postroad.queues.cancelled_messages import CancelledMessages
 from postroad.queues.consumer_activity import ConsumerReports
 from postroad.queues.dead_letters import DeadLetters
@@ -36,13 +33,14 @@ from postroad.queues.records import (
     Receipt,
     StoredMessage,
     decode_message,
-    priority_of,
 )
-from postroad.queues.rules import PULL_ORDERS, delay_after_nack_ms, is_final_nack
+from postroad.queues.rules import delay_after_nack_ms, is_final_nack
 from postroad.queues.throughput import Throughput
 from postroad.telemetry.outbox import Outbox
 
 _NACK_STEPS = {"retry": Step.RETRIED, "requeue": Step.REQUEUED, "dlq": Step.DEAD_LETTERED}
+
+Verified = Receipt | PostroadError | None  # None: the operation was done before
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +55,8 @@ class LeaseOperations(ReceiptVerification):
     def __init__(
         self,
         connection: Connection,
+        backend: QueueBackend,
         lifecycle: QueueLifecycle,
-        table: ReplicatedTable[QueueRecord],
         dead_letters: DeadLetters,
         cancelled: CancelledMessages,
         lease_log: LeaseLog,
@@ -70,22 +68,15 @@ class LeaseOperations(ReceiptVerification):
         deferred: DeferredMessages,
         shares: GroupShares,
     ) -> None:
-        self._ordered, self._deferred, self._shares = ordered, deferred, shares
+        self._backend, self._ordered, self._deferred, self._shares = backend, ordered, deferred, shares
         self._connection, self._lifecycle, self._dead_letters, self._outbox = connection, lifecycle, dead_letters, outbox
         self._cancelled, self._lease_log = cancelled, lease_log
         self._signer, self._throughput, self._clock = signer, throughput, clock
-        self._pull_consumers: dict[str, PullConsumer] = {}  # of the priority `normal`, by stream
-        self._ordered_pulls: dict[str, OrderedPull[Priority]] = {}  # of queues with different priorities, by stream
         self.reports: ConsumerReports | None = None  # set where activity is reported by key
-        table.on_change(self._queue_changed)
 
     def waiting_pulls(self) -> dict[str, int]:
         """Pulls of this process that wait for a message, by stream."""
-        waiting = {stream: count for stream, one in self._pull_consumers.items() if (count := one.waiting)}
-        for stream, ordered in self._ordered_pulls.items():
-            if ordered.waiting:
-                waiting[stream] = waiting.get(stream, 0) + ordered.waiting
-        return waiting | self._ordered.waiting_pulls()
+        return {**self._backend.waiting_pulls(), **self._ordered.waiting_pulls()}
 
     async def ack(
         self, context: RequestContext, queue: str, receipt_ids: Sequence[str], *, accepts_expired: bool = False
@@ -104,8 +95,8 @@ class LeaseOperations(ReceiptVerification):
                 await self._expired_receipt(record, text) if isinstance(one, LeaseExpired | AlreadySettled) else one
                 for one, text in zip(receipts, receipt_ids, strict=True)
             ]
+        receipts = await self._settle(record, receipts, [None] * len(receipts))
         valid = [receipt for receipt in receipts if isinstance(receipt, Receipt)]
-        await self._acknowledge(record, [(receipt, ACK) for receipt in valid])
         now = self._clock()
         self._lease_log.record(record, [transition_of(receipt, Step.ACKED, now) for receipt in valid])
         await self._outbox.commit(context, *(job_events.done(record, receipt, now) for receipt in valid))
@@ -122,9 +113,9 @@ class LeaseOperations(ReceiptVerification):
         if record.is_ordered:
             await self._ordered.ack(context, record, receipt_ids, ends_jobs=False)
             return
-        receipts = self._verify(record, receipt_ids, Step.ACKED)
+        verified = self._verify(record, receipt_ids, Step.ACKED)
+        receipts = await self._settle(record, verified, [None] * len(verified))
         valid = [receipt for receipt in receipts if isinstance(receipt, Receipt)]
-        await self._acknowledge(record, [(receipt, ACK) for receipt in valid])
         now = self._clock()
         self._lease_log.record(record, [transition_of(receipt, Step.ACKED, now) for receipt in valid])
         self._throughput.add_completed(record, len(valid))
@@ -143,8 +134,8 @@ class LeaseOperations(ReceiptVerification):
         receipts = self._verify(record, receipt_ids, step)
         outcomes = [receipt if isinstance(receipt, PostroadError) else None for receipt in receipts]
         valid = [(index, receipt) for index, receipt in enumerate(receipts) if isinstance(receipt, Receipt)]
-        entries = await self._stored(record, [receipt for _, receipt in valid])
-        redelivered, transitions = [], []
+        entries = await self._backend.fetch(record, [receipt for _, receipt in valid])
+        redelivered, transitions = dict[int, Receipt](), list[Transition]()
         for (index, receipt), entry in zip(valid, entries, strict=True):
             if is_final_nack(record.settings, receipt.attempt, request.action):
                 outcomes[index] = await self._reject(record, context, receipt, entry, request)
@@ -153,13 +144,14 @@ class LeaseOperations(ReceiptVerification):
             elif entry is None:
                 outcomes[index] = _gone(receipt)
             else:
-                redelivered.append(receipt)
+                redelivered[index] = receipt
         if redelivered:
-            delays = await self._redeliver(record, context, redelivered, request)
+            delays, failed = await self._redeliver(record, context, list(redelivered.values()), request)
+            for index, receipt in redelivered.items():
+                outcomes[index] = failed.get(receipt)
             now = self._clock()
             transitions += [
-                transition_of(receipt, step, now, now + delay, receipt.deadline_ms)
-                for receipt, delay in zip(redelivered, delays, strict=True)
+                transition_of(receipt, step, now, now + delay, receipt.deadline_ms) for receipt, delay in delays.items()
             ]
         await self._lease_log.commit(record, transitions)
         if self.reports is not None:
@@ -177,44 +169,40 @@ class LeaseOperations(ReceiptVerification):
         letter = await self._dead_letters.store(
             record, stored, receipt.stream_sequence, receipt.attempt, reason, request.reason or None
         )
-        await self._remove_dead(record, context, _delivery(receipt), receipt.priority, stored, letter)
+        await self._remove_dead(record, context, receipt.ref, receipt.priority, stored, letter)
         self._throughput.add_completed(record, 1, context.caller.key_id, failed=1)
         return None
 
     async def _redeliver(
         self, record: QueueRecord, context: RequestContext, receipts: Sequence[Receipt], request: NackRequest
-    ) -> list[int]:
-        """Return the messages to the queue; the delay of each."""
+    ) -> tuple[dict[Receipt, int], dict[Receipt, PostroadError]]:
+        """Return the messages to the queue; their delays, and the errors of those whose lease is gone."""
         reason = request.reason or None
         if reason is not None:
             await asyncio.gather(*(self._dead_letters.record_failure(record, one.message_id, reason) for one in receipts))
         delays = [delay_after_nack_ms(record.settings, one.attempt, request.action, request.delay_ms) for one in receipts]
-        await self._acknowledge(record, [(one, nak(delay)) for one, delay in zip(receipts, delays, strict=True)])
+        settled = await self._settle(record, receipts, delays)
+        returned = [(one, delay) for one, delay in zip(settled, delays, strict=True) if isinstance(one, Receipt)]
         now = self._clock()
-        metrics.nacked.add(context.tenant, len(receipts))
-        self._throughput.add_completed(record, 0, context.caller.key_id, failed=len(receipts))
+        metrics.nacked.add(context.tenant, len(returned))
+        self._throughput.add_completed(record, 0, context.caller.key_id, failed=len(returned))
         is_retry = request.action == "retry"
         events = [
             job_events.retried(record, one, now, now + delay, reason)
             if is_retry
             else job_events.requeued(record, one, now, reason)
-            for one, delay in zip(receipts, delays, strict=True)
+            for one, delay in returned
         ]
         await self._outbox.commit(context, *events)
-        return delays
+        failed = {one: why for one, why in zip(receipts, settled, strict=True) if isinstance(why, PostroadError)}
+        return dict(returned), failed
 
     async def redeliver_now(self, record: QueueRecord, entry: Entry, attempt: int) -> None:
         """Deliver a message at once that waits for its next attempt. Raises EngineUnavailable, QueueNotFound."""
         if record.is_ordered:
             await self._ordered.promote(record, entry)
             return
-        priority = priority_of(entry.subject)
-        state = await consumer_state(self._connection, record.stream, record.consumer_of(priority))
-        if state is None:
-            raise QueueNotFound(f"the queue {record.name!r} is being deleted")
-        # The server identifies the delivery by the message, and accepts the number of any later delivery.
-        ref = DeliveryRef(entry.sequence, state.delivered.consumer_seq, max(1, attempt), entry.at_ms * 1_000_000)
-        await self._pull_consumer(record, priority).acknowledge([(ref, nak(0))])
+        await self._backend.redeliver_now(record, entry, max(1, attempt))
         now = self._clock()
         await self._lease_log.commit(record, [Transition(entry.sequence, max(1, attempt), Step.PROMOTED, now, now)])
 
@@ -262,18 +250,20 @@ class LeaseOperations(ReceiptVerification):
                 for one, text in zip(receipts, receipt_ids, strict=True)
             ]
         verified = [receipt for receipt in receipts if isinstance(receipt, Receipt)]
-        present = {
-            receipt for receipt, entry in zip(verified, await self._stored(record, verified), strict=True) if entry is not None
-        }
+        stored = await self._backend.fetch(record, verified)
+        present = {receipt for receipt, entry in zip(verified, stored, strict=True) if entry is not None}
         now = self._clock()
         deadline = now + visibility_timeout_ms
-        await self._acknowledge(record, [(one, nak(visibility_timeout_ms)) for one in present])
+        failed = await self._extend(record, present, visibility_timeout_ms)
+        present -= failed.keys()
         await self._record_extensions(record, present, now, deadline)
         self._outbox.record(context, *(job_events.extended(record, receipt, now, deadline) for receipt in present))
         extended: list[ExtendedLease | PostroadError] = []
         for receipt in receipts:
             if not isinstance(receipt, Receipt):
                 extended.append(receipt or ReceiptInvalid("this is not a receipt of this queue"))
+            elif receipt in failed:
+                extended.append(failed[receipt])
             elif receipt not in present:
                 extended.append(await self._gone(record, receipt))
             else:
@@ -292,7 +282,7 @@ class LeaseOperations(ReceiptVerification):
         [receipt] = self._verify(record, [receipt_id], Step.EXTENDED)
         if not isinstance(receipt, Receipt):
             raise receipt or ReceiptInvalid("this is not a receipt of this queue")
-        if await self._stored(record, [receipt]) == [None]:
+        if await self._backend.fetch(record, [receipt]) == [None]:
             raise await self._gone(record, receipt)
         return record, receipt
 
@@ -327,53 +317,32 @@ class LeaseOperations(ReceiptVerification):
         letter: DeadLetter,
     ) -> None:
         """Delete a message whose dead letter is stored: a crash in between only repeats the operation."""
-        await self._pull_consumer(record, priority).acknowledge([(delivery, ACK)])
+        await self._backend.settle(record, priority, [(delivery, None)])
         metrics.dead.add(record.tenant)
         await self._outbox.commit(context, job_events.dead(record, stored, letter))
 
-    async def _acknowledge(self, record: QueueRecord, acks: Sequence[tuple[Receipt, bytes]]) -> None:
-        """Raises EngineUnavailable."""
-        by_priority: dict[Priority, list[Acknowledgement]] = {}
-        for receipt, ack in acks:
-            by_priority.setdefault(receipt.priority, []).append((_delivery(receipt), ack))
+    async def _settle(self, record: QueueRecord, receipts: Sequence[Verified], delays_ms: Sequence[int | None]) -> list[Verified]:
+        """End leases: the messages are done, or delivered again after a delay. What is no receipt is left as it is, and each
+        receipt whose lease is gone becomes its error. Raises EngineUnavailable."""
+        by_priority: dict[Priority, list[Settlement]] = {}
+        for receipt, delay_ms in zip(receipts, delays_ms, strict=True):
+            if isinstance(receipt, Receipt):
+                by_priority.setdefault(receipt.priority, []).append((receipt.ref, delay_ms))
+        failed: dict[DeliveryRef, PostroadError] = {}
         for priority, of_priority in by_priority.items():
-            await self._pull_consumer(record, priority).acknowledge(of_priority)
+            failed.update(await self._backend.settle(record, priority, of_priority))
+        if not failed:
+            return list(receipts)
+        return [failed.get(one.ref, one) if isinstance(one, Receipt) else one for one in receipts]
 
-    def _pull_consumer(self, record: QueueRecord, priority: Priority = "normal") -> PullConsumer:
-        if priority != "normal":
-            return self._ordered_pull(record).consumers[priority]
-        found = self._pull_consumers.get(record.stream)
-        if found is None or found.consumer != record.consumer:
-            found = self._pull_consumers[record.stream] = PullConsumer(self._connection, record.stream, record.consumer)
-        found.is_limited = record.settings.max_in_flight > 0
-        return found
-
-    def _ordered_pull(self, record: QueueRecord) -> OrderedPull[Priority]:
-        """The consumers of a queue that has messages with different priorities."""
-        normal, found = self._pull_consumer(record), self._ordered_pulls.get(record.stream)
-        if found is None or found.consumers["normal"] is not normal:
-            consumers: dict[Priority, PullConsumer] = {"normal": normal}
-            for priority in ("high", "low"):
-                consumers[priority] = PullConsumer(self._connection, record.stream, record.consumer_of(priority))
-            found = self._ordered_pulls[record.stream] = OrderedPull(self._connection, record.stream, consumers, PULL_ORDERS)
-        return found
-
-    def _queue_changed(self, key: str, record: QueueRecord | None) -> None:
-        """Fail the waiting pulls of a deleted queue. When a queue gets its first priority, they must wait for all of them."""
-        tenant, _, token = key.partition(".")
-        stream = f"Q_{tenant}__{token}"
-        if record is not None and record.state is not RecordState.DELETING:
-            known = self._pull_consumers.get(stream)
-            if known is not None and record.has_priority and stream not in self._ordered_pulls:
-                known.end_waits()
-            return
-        closed = QueueNotFound("the queue was deleted")
-        ordered, normal = self._ordered_pulls.pop(stream, None), self._pull_consumers.pop(stream, None)
-        if ordered is not None:
-            ordered.close(closed)
-        for one in ordered.consumers.values() if ordered is not None else [normal]:
-            if one is not None:
-                one.close(closed)
+    async def _extend(self, record: QueueRecord, receipts: Set[Receipt], lease_ms: int) -> dict[Receipt, PostroadError]:
+        """Extend leases; the errors of those that are gone. Raises EngineUnavailable."""
+        failed: dict[Receipt, PostroadError] = {}
+        for priority in {one.priority for one in receipts}:
+            refs = {one.ref: one for one in receipts if one.priority == priority}
+            errors = await self._backend.extend(record, priority, list(refs), lease_ms)
+            failed |= {refs[ref]: error for ref, error in errors.items()}
+        return failed
 
 
 def transition_of(
@@ -385,7 +354,3 @@ def transition_of(
 
 def _gone(receipt: Receipt) -> AlreadySettled:
     return AlreadySettled(f"the message {receipt.message_id} is not in the queue any more: it was acknowledged or purged")
-
-
-def _delivery(receipt: Receipt) -> DeliveryRef:
-    return DeliveryRef(receipt.stream_sequence, receipt.consumer_sequence, receipt.attempt, receipt.stored_at_ns)

@@ -1,7 +1,7 @@
 """Queue lifecycle: create, look up, update, pause, list, delete."""
 
 import contextlib
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator
 
 import msgspec
 from msgspec import UNSET
@@ -11,10 +11,9 @@ from postroad.governance.audit import Audit
 from postroad.governance.tenant_settings import TenantSettingsStore
 from postroad.jetstream import stream_reader
 from postroad.jetstream.connection import Connection
-from postroad.jetstream.management import StreamSpec, ensure_stream, pause_consumer, purge_stream, stream_info
-from postroad.jetstream.pull_consumer import ensure_work_consumer
+from postroad.jetstream.management import purge_stream, stream_info
 from postroad.jetstream.replicated_table import ReplicatedTable
-from postroad.jetstream.stream_lifecycle import INCARNATION, RecordState, StreamLifecycle, refused_setting
+from postroad.jetstream.stream_lifecycle import RecordState, StreamLifecycle, refused_setting
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import EngineRefused, Forbidden, InvalidParameter, PreconditionFailed
@@ -23,8 +22,8 @@ from postroad.kernel.ids import new_id
 from postroad.kernel.json import invalid_field
 from postroad.kernel.names import QUEUE_CHARS_MAX, escape, queue_name
 from postroad.queues.dead_letters import DeadLetters
+from postroad.queues.engine_backend import EngineBackend
 from postroad.queues.events import QueueChanged, QueueDeleted, QueuePurged
-from postroad.queues.group_store import live_subject
 from postroad.queues.records import DEFERRED, PRIORITY, QueueRecord
 from postroad.queues.rules import consumer_lease_ms
 from postroad.queues.schemas import Schemas
@@ -42,6 +41,7 @@ class QueueLifecycle:
         outbox: Outbox,
         clock: Clock,
         *,
+        backend: EngineBackend,
         tenant_settings: TenantSettingsStore,
         audit: Audit,
         dead_letters: DeadLetters,
@@ -49,11 +49,11 @@ class QueueLifecycle:
         placements: Placements,
     ) -> None:
         self._connection, self._table, self._outbox, self._clock = connection, table, outbox, clock
-        self._tenant_settings, self._audit = tenant_settings, audit
+        self._backend, self._tenant_settings, self._audit = backend, tenant_settings, audit
         self._dead_letters, self._schemas, self._placements = dead_letters, schemas, placements
         self.reserved: Container[str] = ()  # names of queues that other capabilities serve
         dead_letters.find_queue = self.cached
-        self._streams = StreamLifecycle(connection, table, clock, ensure=self._ensure_streams, release=dead_letters.remove_queue)
+        self._streams = StreamLifecycle(connection, table, clock, ensure=self._ensure_streams, release=self._release)
 
     def cached(self, tenant: str, name: str) -> QueueRecord | None:
         """The queue if this process knows it, which is nearly always. Cheaper than `find`, for the hot paths."""
@@ -230,34 +230,13 @@ class QueueLifecycle:
             raise Forbidden(f"the tenant has {count} queues; {limit} is the limit")
 
     async def _ensure_streams(self, record: QueueRecord) -> None:
-        """Create or update the stream and its consumer. Idempotent."""
-        subject = record.subject
-        options: dict[str, object] = {
-            "allow_atomic": True,
-            "allow_msg_ttl": True,
-            "duplicate_window": 60_000_000_000,  # for the retries of our own writes, which end after seconds
-            "metadata": {INCARNATION: record.incarnation},
-            **self._placements.options(tags_of(record), record.replicas or self._placements.kept_replicas(record.settings)),
-        }
-        if record.is_ordered:  # no consumer: a dispatcher reads the messages, and group records decide
-            live = {"src": record.group_subject("*"), "dest": f"{live_subject(record)}.{{{{wildcard(1)}}}}", "headers_only": True}
-            options |= {"retention": "limits", "allow_rollup_hdrs": True, "republish": live}
-        else:
-            options |= {"retention": "workqueue", "allow_msg_schedules": True, "allow_rollup_hdrs": True}
+        """Create or update the stream of the queue, and what else its backend needs. Idempotent."""
         await self._dead_letters.ensure_stream(record.tenant)
-        await ensure_stream(self._connection, StreamSpec(record.stream, (f"{subject}.>",), options))
-        for priority in () if record.is_ordered else record.priorities:
-            await self._ensure_consumer(record, priority)
+        await self._backend.create(record)
 
-    async def _ensure_consumer(self, record: QueueRecord, priority: Priority) -> None:
-        await ensure_work_consumer(
-            self._connection,
-            record.stream,
-            record.consumer_of(priority),
-            *record.consumer_subjects(priority),
-            max_in_flight=record.settings.max_in_flight,
-            lease_ms=record.consumer_lease_ms,
-        )
+    async def _release(self, record: QueueRecord) -> None:
+        await self._backend.delete(record)
+        await self._dead_letters.remove_queue(record)
 
     async def with_feature(self, record: QueueRecord, feature: str) -> QueueRecord:
         """The queue, prepared for messages that use this feature. Raises QueueNotFound, BodyInvalid, EngineUnavailable."""
@@ -275,17 +254,13 @@ class QueueLifecycle:
             await self._ensure_streams(record)
         else:
             for priority in prepared:
-                await self._ensure_consumer(added(record), priority)
+                await self._backend.ensure_consumer(added(record), priority)
         changed = await self._table.change(_key(record.tenant, record.name), added)
         if changed is None or changed[1].incarnation != record.incarnation:
             raise QueueNotFound(f"there is no queue {record.name!r}")
         if feature == PRIORITY and changed[1].is_paused:
-            await self._pause(changed[1], prepared, is_paused=True)
+            await self._backend.pause(changed[1], prepared, is_paused=True)
         return changed[1]
-
-    async def _pause(self, record: QueueRecord, priorities: Sequence[Priority], *, is_paused: bool) -> None:
-        for priority in () if record.is_ordered else priorities:  # dispatchers know from the record
-            await pause_consumer(self._connection, record.stream, record.consumer_of(priority), is_paused=is_paused)
 
     async def delete(self, context: RequestContext, name: str) -> None:
         """Raises QueueNotFound, Conflict."""
@@ -322,13 +297,13 @@ class QueueLifecycle:
             return record
         action = "queue.pause" if is_paused else "queue.resume"
         async with self._audit.change(context, action, name, after={"reason": reason} if reason else None):
-            await self._pause(record, record.priorities, is_paused=is_paused)
+            await self._backend.pause(record, record.priorities, is_paused=is_paused)
             changed = await self._table.change(
                 _key(context.tenant, name),
                 lambda now: msgspec.structs.replace(now, is_paused=is_paused, pause_reason=reason, updated_at_ms=self._clock()),
             )
             if changed is not None and changed[1].priorities != record.priorities:  # added at the same time
-                await self._pause(changed[1], changed[1].priorities, is_paused=is_paused)
+                await self._backend.pause(changed[1], changed[1].priorities, is_paused=is_paused)
         if changed is None:
             raise QueueNotFound(f"there is no queue {name!r}")
         self._outbox.record(context, _changed_event(changed[1], is_new=False))

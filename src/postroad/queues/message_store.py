@@ -13,6 +13,7 @@ from postroad.jetstream.stream_reader import Entry
 from postroad.jetstream.submitted_write import Outcome
 from postroad.kernel.errors import Conflict, EngineFull, EngineUnavailable, PostroadError, PreconditionFailed
 from postroad.queues import metrics
+from postroad.queues.backend import QueueBackend
 from postroad.queues.capacity import QueueCapacity
 from postroad.queues.group_shares import GroupShares
 from postroad.queues.lifecycle import QueueLifecycle
@@ -29,13 +30,14 @@ class MessageStore:
         self,
         connection: Connection,
         committers: Committers,
+        backend: QueueBackend,
         lifecycle: QueueLifecycle,
         stats: QueueStatsReader,
         table: ReplicatedTable[QueueRecord],
         shares: GroupShares,
     ) -> None:
         self._connection, self._committers, self._lifecycle, self._stats = connection, committers, lifecycle, stats
-        self.shares = shares
+        self.shares, self._backend = shares, backend
         self._capacities: dict[str, QueueCapacity] = {}
         table.on_change(self._queue_changed)
 
@@ -73,15 +75,14 @@ class MessageStore:
         return outcomes
 
     async def _store(self, record: QueueRecord, pending: Sequence[PendingPublish]) -> list[Sequence[PublishAck] | PostroadError]:
-        committer = self._committers.of(record.stream)
         limit = record.settings.max_messages
         if not limit:
-            return await committer.append_each([one.writes for one in pending])
+            return await self._backend.store(record, pending)
         capacity = self._capacity(record)
         reserved = await capacity.reserve(len(pending), limit)
         stored = 0
         try:
-            outcomes = await committer.append_each([one.writes for one in pending[:reserved]])
+            outcomes = await self._backend.store(record, pending[:reserved])
             stored = sum(1 for one in outcomes if not isinstance(one, PostroadError) or isinstance(one, EngineUnavailable))
         finally:
             capacity.release(reserved, stored)

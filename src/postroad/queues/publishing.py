@@ -22,6 +22,7 @@ from postroad.kernel.futures import resolve
 from postroad.kernel.ids import new_id
 from postroad.kernel.json import invalid_field
 from postroad.queues import job_events, metrics
+from postroad.queues.backend import QueueBackend
 from postroad.queues.events import QueueEvent
 from postroad.queues.group_shares import GroupShares
 from postroad.queues.job_events import first_events
@@ -71,6 +72,7 @@ class Publisher(MessageDelivery):
         self,
         connection: Connection,
         committers: Committers,
+        backend: QueueBackend,
         lifecycle: QueueLifecycle,
         table: ReplicatedTable[QueueRecord],
         stats: QueueStatsReader,
@@ -86,7 +88,7 @@ class Publisher(MessageDelivery):
         self._connection, self._committers, self._lifecycle = connection, committers, lifecycle
         self._outbox, self._throughput, self._clock = outbox, throughput, clock
         self._tenant_settings, self._schemas, self._limits = tenant_settings, schemas, limits
-        self._messages = MessageStore(connection, committers, lifecycle, stats, table, shares)
+        self._messages = MessageStore(connection, committers, backend, lifecycle, stats, table, shares)
 
     async def publish(self, context: RequestContext, queue: str, new: NewMessage) -> Published:
         """Return once the message and the first event of its job are durable. Raises QueueNotFound, TooLarge, BodyInvalid,

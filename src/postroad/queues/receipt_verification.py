@@ -1,17 +1,13 @@
 """Receipts: which lease they are of, and whether it still lasts."""
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
 from postroad.api.queues import AlreadySettled, LeaseExpired, ReceiptInvalid
 from postroad.crypto.signing import SignatureInvalid, Signer
-from postroad.jetstream import stream_reader
-from postroad.jetstream.connection import Connection
-from postroad.jetstream.management import consumer_state
-from postroad.jetstream.stream_reader import Entry
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.errors import PostroadError
+from postroad.queues.backend import QueueBackend
 from postroad.queues.lease_log import LeaseLog
 from postroad.queues.lease_states import LIVE, Step
 from postroad.queues.lifecycle import QueueLifecycle
@@ -23,7 +19,7 @@ _SETTLED_BY = {Step.RETRIED: "nack `retry`", Step.REQUEUED: "nack `requeue`", St
 class ReceiptVerification:
     """Verifies receipts with the signature and the lease log."""
 
-    _connection: Connection
+    _backend: QueueBackend
     _lifecycle: QueueLifecycle
     _lease_log: LeaseLog
     _signer: Signer
@@ -67,13 +63,9 @@ class ReceiptVerification:
     async def _expired_receipt(self, record: QueueRecord, receipt_id: str) -> Receipt | None:
         """The receipt with the numbers of the latest delivery of its message; None if the message is gone."""
         receipt = Receipt.from_bytes(self._signer.verify(record.owner, receipt_id))
-        [entry] = await self._stored(record, [receipt])
-        state = await consumer_state(self._connection, record.stream, record.consumer_of(receipt.priority))
-        if entry is None or state is None:
-            return None
         leases = self._lease_log.queue(record)
         attempt = max(receipt.attempt, 0 if leases is None else leases.latest_attempt(receipt.stream_sequence))
-        return replace(receipt, consumer_sequence=state.delivered.consumer_seq, attempt=attempt)
+        return await self._backend.latest_delivery(record, receipt, attempt)
 
     def _extended_receipt(self, record: QueueRecord, receipt_id: str) -> Receipt | None:
         """The receipt with the present end of its lease, None if the lease has ended."""
@@ -82,13 +74,3 @@ class ReceiptVerification:
         if lease is None or lease.attempt != receipt.attempt or lease.step not in LIVE:
             return None
         return replace(receipt, deadline_ms=lease.until_ms)
-
-    async def _stored(self, record: QueueRecord, receipts: Sequence[Receipt]) -> list[Entry | None]:
-        """The messages of the receipts; None for each that is not in the queue any more."""
-        entries = await asyncio.gather(
-            *(stream_reader.at(self._connection, record.stream, one.stream_sequence) for one in receipts)
-        )
-        return [
-            entry if entry is not None and entry.at_ms == receipt.stored_at_ns // 1_000_000 else None
-            for receipt, entry in zip(receipts, entries, strict=True)
-        ]

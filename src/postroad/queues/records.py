@@ -18,6 +18,7 @@ from postroad.api.queues import (
     QueueStats,
     StrictQueueSettings,
 )
+from postroad.jetstream.deliveries import DeliveryRef
 from postroad.jetstream.stream_lifecycle import StreamOwner
 from postroad.kernel.clock import rfc3339
 from postroad.kernel.ids import check_id, id_bytes, id_text
@@ -296,6 +297,10 @@ class Receipt:
     job_id: str
     priority: Priority = "normal"
     group: str = ""  # token of the group, in an ordered queue
+
+    @property
+    def ref(self) -> DeliveryRef:
+        return DeliveryRef(self.stream_sequence, self.consumer_sequence, self.attempt, self.stored_at_ns)
 
     def to_bytes(self) -> bytes:
         """Version 1, version 2 with the number of the priority at its end if it is not normal, or version 3 with the group."""
