@@ -80,7 +80,7 @@ def main(archived: int, selected: int) -> None:
         print(f"{archived:,} commands archived in {len(files)} files, {size / 2**20:.0f} MiB", flush=True)
         engine = engine_of(settings)
         wanted = ReplaySelection(
-            until_ms=START_MS + 86_400_000, sources=(_SOURCE,), outcomes=("failed",), limit=selected * 2, bytes_max=2**30
+            until_ms=START_MS + 86_400_000, sources=(_SOURCE,), outcomes=("failed",), limit=selected, bytes_max=2**30
         )
         request = ReplayRequest(_TENANT, 2**40, 0, "bench", msgspec.json.encode(wanted).decode())
         begun, cpu = time.perf_counter(), tree_cpu_seconds(os.getpid(), engine_processes)

@@ -31,8 +31,9 @@ from benchmarks.pipeline_events import write_events
 from benchmarks.pipeline_peers import Tables, duckdb_reports, exact_percentiles, polars_reports
 from postroad.api.insights import Grain
 from postroad.pipeline import reports
+from postroad.pipeline.compressed_tables import compress, decompress
 from postroad.pipeline.measures import measured_columns, measures
-from postroad.pipeline.rollups import ROLLUPS, loaded_rollups, merge, stored_rollups
+from postroad.pipeline.rollups import MEASURES, ROLLUPS, loaded_rollups, merge, stored_rollups
 from postroad.pipeline.schemas import arrow_schema
 from postroad.pipeline.spark_session import make_session
 
@@ -80,16 +81,18 @@ def pipeline_reports(spark: SparkSession, chosen: Comparison, events: Path, roll
         for path in sorted(events.glob("*.parquet"))
         for number in range(pq.ParquetFile(path).metadata.num_row_groups)
     ]
-    parts = spark.sparkContext.parallelize(groups, len(groups)).map(partial(_measured, table=chosen.table)).collect()
+    found = spark.sparkContext.parallelize(groups, len(groups)).map(partial(_measured, table=chosen.table)).collect()
+    parts = [decompress(one, MEASURES) for one in found]
     pq.write_table(stored_rollups(merge(pa.concat_tables(parts)), arrow_schema(ROLLUPS)), rollups)
     minutes = loaded_rollups([pq.read_table(rollups)])
     declared = [one for one in reports.computed_reports() if one.report.name in chosen.reports]
     return {(one.report.name, grain): one.rows(minutes, grain) for one in declared for grain in Grain}
 
 
-def _measured(group: tuple[str, int], table: str) -> pa.Table:
+def _measured(group: tuple[str, int], table: str) -> bytes:
     file = pq.ParquetFile(group[0])
-    return measures(file.read_row_group(group[1], measured_columns(file.schema_arrow.names), use_threads=False), table)
+    events = file.read_row_group(group[1], measured_columns(file.schema_arrow.names), use_threads=False)
+    return compress(measures(events, table))
 
 
 class Stopwatch:

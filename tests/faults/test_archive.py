@@ -1,6 +1,6 @@
 """The archive is complete: with kill -9 of gateway, engine and pipeline, the lake has each answered command, byte for byte.
 
-The pipeline is the real one. COMMANDS=10000 by hand.
+The pipeline is the real one. COMMANDS=10000 for the full size (docs/faults.md).
 """
 
 import asyncio

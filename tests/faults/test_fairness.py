@@ -16,7 +16,7 @@ from tests.gateway import events_of
 from tests.installation import Installation
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pipeline"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pipeline"), pytest.mark.timeout(1500)]
 
 NOISY, QUIET = "noisy", ("calm", "silent")
 BAN_SECONDS = 150
@@ -97,7 +97,7 @@ async def dominate_a_minute(senders: Senders) -> None:
 @pytest.mark.parametrize("has_kills", [False, True], ids=["undisturbed", "kills"])
 async def test_a_noisy_sender_is_banned_on_all_gateways_and_readmitted(install: Install, has_kills: bool) -> None:
     """Requirements 119, 120, 121, 122, 208"""
-    running = await install(**SETTINGS).start().ready()
+    running = await install(**SETTINGS).start().ready(300)
     senders = await register(running)
     assert len(running.worker_pids) == 2
     await dominate_a_minute(senders)
@@ -132,7 +132,7 @@ async def test_a_noisy_sender_is_banned_on_all_gateways_and_readmitted(install: 
 
 
 async def test_in_shadow_it_is_reported_and_not_banned(install: Install) -> None:
-    running = await install(**SETTINGS, POSTROAD_AUDITOR="shadow").start().ready()
+    running = await install(**SETTINGS, POSTROAD_AUDITOR="shadow").start().ready(300)
     senders = await register(running)
     await dominate_a_minute(senders)
 

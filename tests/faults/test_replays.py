@@ -1,6 +1,6 @@
 """A replay with kill -9 of its task, a gateway, the engine and the pipeline: each selected command is delivered once for it.
 
-The pipeline is the real one: archive, selection, replay. COMMANDS=10000 by hand.
+The pipeline is the real one: archive, selection, replay. COMMANDS=10000 for the full size (docs/faults.md).
 """
 
 import os

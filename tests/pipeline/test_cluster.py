@@ -1,5 +1,6 @@
 """The same pipeline on a real Spark cluster: a master and two workers, from the package that pip installed."""
 
+import json
 import os
 import re
 import subprocess
@@ -8,15 +9,19 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyspark
 import pytest
 
 from postroad.runtime.embedded_server import free_port
-from tests.faults.test_pipeline import ask, start, table
-from tests.pipeline.traffic import Traffic, framed, own_engine, send
+from tests.faults.test_pipeline import FAST_START, ask, start, table
+from tests.pipeline.command_samples import command_traffic
+from tests.pipeline.traffic import NOON, Traffic, framed, own_engine, send
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pipeline"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pipeline"), pytest.mark.timeout(1200)]
+
+SILVER = ("events", "command_events", "commands")
 
 
 @contextmanager
@@ -25,6 +30,7 @@ def _process(log: Path, *arguments: str) -> Iterator[None]:
     home = str(Path(pyspark.__file__).parent)
     env = {
         **os.environ,
+        **FAST_START,
         "SPARK_HOME": home,
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
@@ -39,7 +45,7 @@ def _process(log: Path, *arguments: str) -> Iterator[None]:
         process.wait()
 
 
-def _wait_for(log: Path, text: str, count: int = 1, seconds: float = 120) -> None:
+def _wait_for(log: Path, text: str, count: int = 1, seconds: float = 300) -> None:
     give_up_at = time.monotonic() + seconds
     while not log.exists() or len(re.findall(text, log.read_text(errors="replace"))) < count:
         assert time.monotonic() < give_up_at, f"never said {text!r}: {log.read_text(errors='replace')[-2000:]}"
@@ -64,13 +70,44 @@ def cluster(folder: Path) -> Iterator[str]:
         yield master
 
 
+def _with_event_log(folder: Path) -> dict[str, str]:
+    """Environment of a driver that logs Spark's events into the folder."""
+    folder.mkdir()
+    lines = ("spark.eventLog.enabled true", f"spark.eventLog.dir {folder.as_uri()}", "spark.eventLog.rolling.enabled false")
+    (folder / "spark-defaults.conf").write_text("\n".join(lines))
+    return {"SPARK_CONF_DIR": str(folder)}
+
+
+def _ended_tasks(folder: Path) -> dict[int, list[dict[str, Any]]]:
+    """By stage, what Spark logged when its tasks ended."""
+    found: dict[int, list[dict[str, Any]]] = {}
+    for path in folder.glob("*app-*"):
+        for event in map(json.loads, path.read_text().splitlines()):
+            if event["Event"] == "SparkListenerTaskEnd":
+                found.setdefault(event["Stage ID"], []).append(event)
+    return found
+
+
 def test_the_pipeline_runs_on_a_cluster(tmp_path: Path) -> None:
+    """Reading, parsing and writing is the work of one stage. Both workers have tasks of it, and the driver receives file names,
+    rollups and hashes of ids, which are a small part of what the tasks have read."""
     traffic = Traffic(13)
-    events = [*traffic.jobs(200), *traffic.samples(), *traffic.sessions(10)]
+    events = [*traffic.jobs(4000), *traffic.samples(), *traffic.sessions(10), *command_traffic(13, 3000, start=NOON)]
+    frames = framed(events, size=50)
+    read = sum(len(frame.message.data) for frame in frames)
     with own_engine(tmp_path) as settings, cluster(tmp_path) as master:
-        send(settings, framed(events, size=5))
+        send(settings, frames)
         log = tmp_path / "log"
-        process = start(settings, log, "--once", "--jobs", "ingest,usage", "--master", master)
+        process = start(
+            settings,
+            log,
+            "--once",
+            "--jobs",
+            "ingest,usage,commands",
+            "--master",
+            master,
+            **_with_event_log(tmp_path / "spark-events"),
+        )
         try:
             assert process.wait(400) == 0, log.read_text()[-3000:]
         finally:
@@ -78,7 +115,11 @@ def test_the_pipeline_runs_on_a_cluster(tmp_path: Path) -> None:
                 os.killpg(process.pid, 9)
         assert f"{len(events)} events" in log.read_text()
     lake = tmp_path / "lake"
-    [counts] = ask(f"SELECT count(*), count(DISTINCT event_id) FROM {table(lake, 'events')}")
-    assert counts == (len(events), len(events))
+    stored = [ask(f"SELECT count(*), count(DISTINCT event_id) FROM {table(lake, name)}")[0] for name in SILVER]
+    assert [sum(counts) for counts in zip(*stored, strict=True)] == [len(events), len(events)]
     executors = sorted(path.parent.parent.name for path in tmp_path.glob("worker-*/app-*/*"))
-    assert executors == ["worker-1", "worker-2"]  # both took part
+    assert executors == ["worker-1", "worker-2"]
+    stages = _ended_tasks(tmp_path / "spark-events")
+    assert {one["Task Info"]["Executor ID"] for one in stages[0]} == {"0", "1"}, "tasks of the batch ran on both"
+    received = sum(one["Task Metrics"]["Result Size"] for tasks in stages.values() for one in tasks)
+    assert 0 < received < read / 10, f"the driver received {received:,} bytes of {read:,}"
