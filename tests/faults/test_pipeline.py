@@ -153,7 +153,7 @@ def wait_for_progress(
     process: subprocess.Popen[bytes], lake: LocalLake | ObjectLake, seen: int, chance: random.Random, log: Path
 ) -> bool:
     """Until the lake has something more than it had, and a moment longer; whether the driver is still at it."""
-    give_up_at = time.monotonic() + 240
+    give_up_at = time.monotonic() + 600
     while lake.commits() <= seen:
         if process.poll() is not None:
             assert process.returncode == 0, log.read_text()[-3000:]

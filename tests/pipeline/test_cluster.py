@@ -19,7 +19,7 @@ from tests.faults.test_pipeline import FAST_START, ask, start, table
 from tests.pipeline.command_samples import command_traffic
 from tests.pipeline.traffic import NOON, Traffic, framed, own_engine, send
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pipeline"), pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pipeline"), pytest.mark.timeout(1500)]
 
 SILVER = ("events", "command_events", "commands")
 
@@ -73,15 +73,16 @@ def cluster(folder: Path) -> Iterator[str]:
 def _with_event_log(folder: Path) -> dict[str, str]:
     """Environment of a driver that logs Spark's events into the folder."""
     folder.mkdir()
-    lines = ("spark.eventLog.enabled true", f"spark.eventLog.dir {folder.as_uri()}", "spark.eventLog.rolling.enabled false")
-    (folder / "spark-defaults.conf").write_text("\n".join(lines))
+    values = {"enabled": "true", "dir": folder.as_uri(), "compress": "false", "rolling.enabled": "false"}
+    lines = "".join(f"spark.eventLog.{name} {value}\n" for name, value in values.items())
+    (folder / "spark-defaults.conf").write_text(lines)
     return {"SPARK_CONF_DIR": str(folder)}
 
 
 def _ended_tasks(folder: Path) -> dict[int, list[dict[str, Any]]]:
     """By stage, what Spark logged when its tasks ended."""
     found: dict[int, list[dict[str, Any]]] = {}
-    for path in folder.glob("*app-*"):
+    for path in (one for one in folder.iterdir() if one.suffix != ".conf"):
         for event in map(json.loads, path.read_text().splitlines()):
             if event["Event"] == "SparkListenerTaskEnd":
                 found.setdefault(event["Stage ID"], []).append(event)
@@ -109,7 +110,7 @@ def test_the_pipeline_runs_on_a_cluster(tmp_path: Path) -> None:
             **_with_event_log(tmp_path / "spark-events"),
         )
         try:
-            assert process.wait(400) == 0, log.read_text()[-3000:]
+            assert process.wait(900) == 0, log.read_text()[-3000:]
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, 9)
