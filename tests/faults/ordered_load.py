@@ -1,0 +1,180 @@
+"""Publishers and recording consumers of an ordered queue, over HTTP, and what must hold whatever is killed meanwhile."""
+
+import asyncio
+import itertools
+import random
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+
+from postroad.jetstream.connection import Connection, ConnectionSettings
+from postroad.jetstream.management import subject_counts
+from postroad.kernel.names import unescape
+from postroad.kernel.rendezvous import owner_of
+from postroad.queues.capability import MEMBERS_BUCKET
+from tests.installation import Installation
+from tests.waiting import eventually
+
+_REPEATED = 5  # every fifth batch is published a second time, although it was acknowledged
+
+
+class Ledger:
+    """What consumers saw. A group is held until the ack of its message is sent, or its lease may have ended."""
+
+    def __init__(self, groups: int) -> None:
+        self.acked: dict[int, set[int]] = {group: set() for group in range(groups)}
+        self.done = 0
+        self.maybe_acked: set[tuple[int, int]] = set()  # the response to the ack was lost, or is on its way
+        self.held: dict[int, tuple[int, float]] = {}  # group: consumer, end of its lease
+        self.ids: dict[tuple[int, int], str] = {}
+        self.first_missing: dict[int, int] = {}  # group: all numbers before it are acknowledged
+        self.faults: list[str] = []
+
+    def deliver(self, consumer: int, group: int, number: int, message_id: str, asked_at: float) -> None:
+        holder, until = self.held.get(group, (consumer, 0.0))
+        if holder != consumer and asked_at < until and time.monotonic() < until:
+            self.faults.append(f"group {group} is held by {holder} and was delivered to {consumer}")
+        if number in self.acked[group]:
+            self.faults.append(f"{group}/{number} was acknowledged and returned")
+        if self.ids.setdefault((group, number), message_id) != message_id:
+            self.faults.append(f"{group}/{number} was stored twice")
+        missing = [one for one in self._missing(group, number) if (group, one) not in self.maybe_acked]
+        if missing:
+            self.faults.append(f"{group}/{number} came before {missing[0]}")
+
+    def _missing(self, group: int, number: int) -> list[int]:
+        first = self.first_missing.get(group, 0)
+        while first in self.acked[group]:
+            first += 1
+        self.first_missing[group] = first
+        return [one for one in range(first, number) if one not in self.acked[group]]
+
+    def ack(self, group: int, number: int, *, is_held: bool) -> None:
+        """`is_held`: the lease has not ended. After its end the message may be settled by another consumer: then an ack succeeds
+        without effect."""
+        if number in self.acked[group]:
+            if is_held:
+                self.faults.append(f"{group}/{number} was acknowledged twice")
+            return
+        self.acked[group].add(number)
+        self.done += 1
+
+
+class OrderedLoad:
+    """`urls`: of the gateways, of which each request takes one."""
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        headers: dict[str, str],
+        *,
+        messages: int,
+        groups: int,
+        consumers: int,
+        lease_ms: int = 3000,
+        seed: int = 27,
+    ) -> None:
+        self._urls, self._headers = itertools.cycle(urls), headers
+        self.messages, self.groups, self.consumers, self.lease_ms = messages, groups, consumers, lease_ms
+        self.ledger, self._random = Ledger(groups), random.Random(seed)
+        self.last_delivery = (0.0, 0.0)  # when it was asked for, and when it arrived
+        self._session: aiohttp.ClientSession | None = None
+
+    async def call(self, method: str, path: str, body: object = None) -> dict[str, Any] | None:
+        """None if there was no certain response."""
+        assert self._session is not None
+        try:
+            async with self._session.request(method, f"{next(self._urls)}/v1/queues/q{path}", json=body) as answer:
+                return await answer.json() if answer.status in (200, 201) else None
+        except (aiohttp.ClientError, TimeoutError):
+            return None
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator["asyncio.Task[None]"]:
+        """Consumers run until the end of the context; the task publishes."""
+        timeout, connector = aiohttp.ClientTimeout(total=30), aiohttp.TCPConnector(limit=0, force_close=True)
+        async with aiohttp.ClientSession(headers=self._headers, timeout=timeout, connector=connector) as self._session:
+            made = await self.call("PUT", "", {"ordered": True, "maxAttempts": 0, "retryDelaysMs": [0]})
+            assert made is not None
+            consumers = [asyncio.create_task(self._consume(number)) for number in range(self.consumers)]
+            publishing = asyncio.create_task(self._publish())
+            try:
+                yield publishing
+            finally:
+                for task in (publishing, *consumers):
+                    task.cancel()
+                await asyncio.gather(publishing, *consumers, return_exceptions=True)
+
+    async def _publish(self) -> None:
+        for start in range(0, self.messages, 100):
+            messages = [
+                {"payload": [n % self.groups, n // self.groups], "groupId": str(n % self.groups), "dedupeId": str(n)}
+                for n in range(start, min(start + 100, self.messages))
+            ]
+            for _ in range(2 if start // 100 % _REPEATED == 0 else 1):
+                while True:
+                    result = await self.call("POST", "/messages/batch", {"messages": messages})
+                    if result is not None and result["failed"] == 0:
+                        break
+                    await asyncio.sleep(0.1)
+
+    async def _consume(self, consumer: int) -> None:
+        ledger = self.ledger
+        while ledger.done < self.messages:
+            asked_at = time.monotonic()
+            count = self._random.choice((1, 3, 10))
+            body = {"maxMessages": count, "maxPerGroup": 1, "waitMs": 1000, "visibilityTimeoutMs": self.lease_ms}
+            messages = ((await self.call("POST", "/pull", body)) or {}).get("messages", ())
+            if messages:
+                self.last_delivery = asked_at, time.monotonic()
+            for message in messages:
+                group, number = message["payload"]
+                ledger.deliver(consumer, group, number, message["messageId"], asked_at)
+                ledger.held[group] = consumer, asked_at + self.lease_ms / 1000
+            for message in messages:
+                group, number = message["payload"]
+                ledger.maybe_acked.add((group, number))
+                ledger.held.pop(group, None)  # the next message may be delivered before the response arrives
+                if await self.call("POST", "/ack", {"receiptId": message["receiptId"]}) is not None:
+                    ledger.ack(group, number, is_held=time.monotonic() < asked_at + self.lease_ms / 1000)
+
+    async def reached(self, share: float, seconds: float) -> None:
+        """Return once this share of the messages was acknowledged, or something is wrong."""
+        target = share * self.messages
+        await eventually(lambda: self.ledger.done >= target or bool(self.ledger.faults), seconds)
+
+    async def drained(self, seconds: float) -> None:
+        async def is_drained() -> bool:
+            stats: dict[str, int] = ((await self.call("GET", "")) or {}).get("stats", {})
+            return bool(self.ledger.faults) or (bool(stats) and stats["ready"] + stats["leased"] + stats["retrying"] == 0)
+
+        await eventually(is_drained, seconds)
+
+    async def seconds_until_delivery(self, since: float) -> float:
+        """How long after `since` a pull got a message for which it asked after it."""
+        await eventually(lambda: self.last_delivery[0] >= since or bool(self.ledger.faults), 120)
+        return self.last_delivery[1] - since
+
+    def check(self) -> None:
+        ledger = self.ledger
+        assert not ledger.faults, ledger.faults[:10]
+        seen = {(group, number) for group, numbers in ledger.acked.items() for number in numbers} | ledger.maybe_acked
+        assert seen == {(n % self.groups, n // self.groups) for n in range(self.messages)}
+
+
+async def dispatcher_pid(running: Installation, engine: ConnectionSettings, stream: str) -> int | None:
+    """The gateway that dispatches an ordered queue; None while its members are not known."""
+    connection = Connection(engine)
+    await connection.open()
+    try:
+        subject, names = f"$KV.{MEMBERS_BUCKET}.*", list[str]()
+        async for page in subject_counts(connection, f"KV_{MEMBERS_BUCKET}", subject):
+            names += [unescape(one.rpartition(".")[2]) for one in page]
+    finally:
+        await connection.close()
+    living = {name: pid for name in names for pid in running.worker_pids if f"-{pid}-" in name}
+    owner = owner_of(stream, living)
+    return None if owner is None else living[owner]
