@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 import os
 import socket
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -65,7 +65,8 @@ __all__ = [
 ]
 
 _LOAD_SECONDS = 300.0  # a million registry keys take more than a minute on an idle machine
-_PREPARE_SECONDS = 30.0  # for each stream
+_PREPARE_AT_ONCE = 8
+_PREPARE_SECONDS = 120.0  # for each stream: a cluster over long distances may elect its leader more than once meanwhile
 _FLUSH_SECONDS = 1.0
 _SYNC_DETAILS = {"group": "one sync per group of writes", "always": "one sync per write"}
 
@@ -224,11 +225,34 @@ async def prepare_engine(platform: Platform) -> None:
     kinds, replicas = registry.capabilities(), platform.settings.replica_count
     await platform.bucket(INSTALLATION_BUCKET).ensure(replicas=replicas, timeout=_PREPARE_SECONDS)
     await check_installation(platform)
-    for spec in [spec for kind in kinds for spec in kind.streams(platform.settings)]:
-        await ensure_stream(platform.connection, spec, timeout=_PREPARE_SECONDS)
-    for name in (*(bucket for kind in kinds for bucket in kind.buckets), LEASES_BUCKET):
-        await platform.bucket(name).ensure(replicas=replicas, timeout=_PREPARE_SECONDS)
+    streams = [spec for kind in kinds for spec in kind.streams(platform.settings)]
+    buckets = [*(bucket for kind in kinds for bucket in kind.buckets), LEASES_BUCKET]
+    await _run_some_at_once(
+        [
+            *(ensure_stream(platform.connection, spec, timeout=_PREPARE_SECONDS) for spec in streams),
+            *(platform.bucket(name).ensure(replicas=replicas, timeout=_PREPARE_SECONDS) for name in buckets),
+        ]
+    )
     await platform.clock_sync.measure()
+
+
+async def _run_some_at_once(works: Sequence[Coroutine[Any, Any, object]]) -> None:
+    """Each takes a second or two on a cluster over long distances. Raises the first failure, once all have ended."""
+    slots = asyncio.Semaphore(_PREPARE_AT_ONCE)
+
+    async def run(work: Coroutine[Any, Any, object]) -> None:
+        async with slots:
+            await work
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for work in works:
+                group.create_task(run(work))
+    except BaseExceptionGroup as failed:
+        raise failed.exceptions[0] from failed
+    finally:
+        for work in works:
+            work.close()  # those that were not begun
 
 
 @asynccontextmanager

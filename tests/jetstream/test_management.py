@@ -1,4 +1,5 @@
 import asyncio
+from typing import Any
 
 import pytest
 from tests.jetstream.streams import entries_of, make_stream, new_message
@@ -35,6 +36,23 @@ async def test_an_updated_stream_keeps_its_messages(connection: Connection, comm
     await committers.of(name).append(new_message(f"{name}.a"))
     info = await make_stream(connection, name, max_msgs=20, duplicate_window=1_000_000_000)
     assert (info.config["max_msgs"], info.config["duplicate_window"], info.state.messages) == (20, 1_000_000_000, 1)
+
+
+async def test_an_update_has_as_much_time_as_a_creation(
+    connection: Connection, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the start of a process on a cluster without a leader, both wait for its election."""
+    await make_stream(connection, name, max_msgs=10)
+    api, timeouts = Connection.api, {}
+
+    async def recorded(self: Connection, call: str, body: object = None, **options: Any) -> bytes:
+        if call.endswith(name):
+            timeouts[call.split(".")[1]] = options["timeout"]
+        return await api(self, call, body, **options)
+
+    monkeypatch.setattr(Connection, "api", recorded)
+    await ensure_stream(connection, StreamSpec(name, (f"{name}.>",), {"allow_atomic": True, "max_msgs": 20}), timeout=120)
+    assert timeouts == {"CREATE": 120, "UPDATE": 120}
 
 
 async def test_ensuring_a_stream_again_changes_nothing(connection: Connection, name: str) -> None:

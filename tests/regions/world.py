@@ -26,6 +26,7 @@ _TUNSETIFF, _IFF_TUN, _IFF_NO_PI, _CLONE_NEWNET = 0x400454CA, 0x0001, 0x1000, 0x
 _PACKET_BYTES_MAX = 65_000
 _KM_PER_MS = 100.0  # light in fibre takes 1 ms for 200 km; paths are about twice as long as the distance
 _NEAR_MS = 0.5
+_ROUTER_NICENESS = 0
 
 
 def missing_for_world() -> str:
@@ -86,7 +87,8 @@ class World:
         return Host(_text(address), prefix, holder.pid)
 
     def _route(self) -> None:
-        """The router: one thread for all packets."""
+        """The router: one thread for all packets. A busy machine must not slow it down: a network would not be slower, either."""
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _ROUTER_NICENESS)
         poll, senders = select.epoll(), {descriptor: address for address, descriptor in self._devices.items()}
         for descriptor in senders:
             poll.register(descriptor, select.EPOLLIN)

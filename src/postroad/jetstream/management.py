@@ -107,15 +107,19 @@ async def _create_or_update(connection: Connection, name: str, config: Mapping[s
     """Repeats for some seconds what a cluster refuses while it forms or moves a stream. Raises ApiFailure, EngineUnavailable."""
     loop = asyncio.get_running_loop()
     attempt_timeout = None if timeout is None else connection.settings.request_timeout
+
+    async def call(operation: str) -> bytes:
+        return await connection.api(f"STREAM.{operation}.{name}", config, timeout=timeout, attempt_timeout=attempt_timeout)
+
     deadline, delays = loop.time() + _PLACEMENT_SECONDS, _PLACEMENT_BACKOFF.delays()
     while True:
         try:
-            return _info(await connection.api(f"STREAM.CREATE.{name}", config, timeout=timeout, attempt_timeout=attempt_timeout))
+            return _info(await call("CREATE"))
         except ApiFailure as failure:
             refusal = failure
         if refusal.error.err_code == STREAM_NAME_IN_USE:
             try:
-                return _info(await connection.api(f"STREAM.UPDATE.{name}", config))
+                return _info(await call("UPDATE"))
             except ApiFailure as failure:
                 refusal = failure
         if refusal.error.err_code == STREAM_MOVE_AND_SCALE:
