@@ -227,7 +227,10 @@ async def test_copied_revisions_are_trimmed_and_the_history_stays(gateway: Gatew
     assert (await tenant.client.get(f"{bucket}/keys/hot")).body == b"%d" % (writes - 1)
 
 
-async def test_revisions_of_before_a_restart_are_trimmed(gateway: Gateway, tenant: Tenant) -> None:
+async def test_revisions_of_before_a_restart_are_trimmed(
+    gateway: Gateway, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new process knows from the record what was copied, also if nothing is written any more."""
     bucket = await make_bucket(tenant, **MAPPED)
     buckets = gateway.node.platform.use(BucketsCapability)
     for number in range(12):
@@ -235,11 +238,11 @@ async def test_revisions_of_before_a_restart_are_trimmed(gateway: Gateway, tenan
     (await put(tenant, bucket, "cold")).ok()
     await copied(tenant, 13)
     record = buckets.lifecycle.cached(tenant.id, "cart")
-    assert record is not None
-    connection = gateway.node.platform.connection
-    trimmer = revision_trimmer.RevisionTrimmer(connection, record)
-    trimmer._position = 10  # nothing beyond is known to be copied
-    await trimmer._trim_stored(f"{record.subject}hot", 1)
+    assert record is not None and record.change_stream is not None
+    mapping = msgspec.structs.replace(record.change_stream, position=10)  # nothing beyond is known to be copied
+    restarted = msgspec.structs.replace(record, change_stream=mapping)
+    monkeypatch.setattr(revision_trimmer, "SPARE_REVISIONS", 5)  # once the running trimmer has counted
+    await revision_trimmer.RevisionTrimmer(gateway.node.platform.connection, restarted)._search()
     kept = (await tenant.client.get(f"{bucket}/history/hot")).ok()["entries"]
     assert [one["revision"] for one in kept] == [10, 11, 12]
 

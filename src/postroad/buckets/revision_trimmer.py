@@ -31,7 +31,7 @@ class RevisionTrimmer:
         self._copied: dict[str, list[int]] = {}  # revisions by subject, since the last trim
         self._due: dict[str, None] = {}
         self._has_due = asyncio.Event()
-        self._position = 0
+        self._position = 0  # the last revision that was copied since the start
 
     def add(self, entries: Sequence[Entry]) -> None:
         """Count copied revisions."""
@@ -80,11 +80,13 @@ class RevisionTrimmer:
                 await self._trim_stored(subject, history)
 
     async def _trim_stored(self, subject: str, history: int) -> None:
+        mapping = self.record.change_stream
+        copied_to = max(self._position, 0 if mapping is None else mapping.position)
         kept: list[int] = []
         start = 1
         while True:
             page = await stream_reader.read(self._connection, self.record.stream, subject, start, _READ_ENTRIES)
-            copied = [entry.sequence for entry in page.entries if entry.sequence <= self._position]
+            copied = [entry.sequence for entry in page.entries if entry.sequence <= copied_to]
             kept = [*kept, *copied][-history:]
             if page.is_end or len(copied) < len(page.entries):
                 break
