@@ -53,7 +53,8 @@ async def test_nothing_is_delivered_and_the_status_says_so(tenant: Tenant, node:
     subscription, topic = await subscribe(tenant), TopicClient(tenant)
     await topic.publish_many(3)
     status = (await tenant.client.get(f"/v1/subscriptions/{subscription}")).ok()["status"]
-    assert "Read live" in status["summary"] and (status["lag"], status["owner"]) == (0, None)
+    assert f"Read live by clients, at {path(subscription)};" in status["summary"]
+    assert (status["lag"], status["owner"]) == (0, None)
     client = tenant.client
     (await client.post(f"/v1/subscriptions/{subscription}/replay", {"fromSequence": 1})).problem(409, "precondition-failed")
     (await client.post(f"/v1/subscriptions/{subscription}/test", {})).problem(409, "precondition-failed")
