@@ -210,6 +210,17 @@ async def test_the_projection_example_follows_the_change_stream(running: Install
     ]
 
 
+async def test_the_audit_example_archives_every_change(running: Installation) -> None:
+    output = await run(
+        [sys.executable, str(ROOT / "examples" / "buckets" / "audit.py")],
+        running,
+        POSTROAD_URL=running.url,
+        POSTROAD_KEY=running.credentials["tenant_key"],
+    )
+
+    assert output.splitlines() == ["1 put acme {'limit': 100}", "2 put acme {'limit': 500}", "3 delete acme"]
+
+
 async def test_the_buckets_example_keeps_every_item(running: Installation) -> None:
     key = running.credentials["tenant_key"]
 
