@@ -79,8 +79,10 @@ async def test_preconditions(tenant: Tenant) -> None:
     bucket = await make_bucket(tenant)
     (await put(tenant, bucket, "k", b"1", If_None_Match="*")).ok()
     (await put(tenant, bucket, "k", b"2", If_None_Match="*")).problem(412, "revision-mismatch")
-    (await put(tenant, bucket, "k", b"2", If_Match='"7"')).problem(412, "revision-mismatch")
-    (await put(tenant, bucket, "missing", b"2", If_Match='"1"')).problem(412, "revision-mismatch")
+    other = (await put(tenant, bucket, "k", b"2", If_Match='"7"')).problem(412, "revision-mismatch")
+    assert other["detail"] == "the key 'k' has revision 1; the precondition names 7"
+    never = (await put(tenant, bucket, "missing", b"2", If_Match='"1"')).problem(412, "revision-mismatch")
+    assert "'missing' was never written" in never["detail"]
     assert (await put(tenant, bucket, "k", b"2", If_Match='"1"')).ok()["revision"] == 2
     wrong = await tenant.client.delete(f"{bucket}/keys/k", headers={"If-Match": '"1"'})
     wrong.problem(412, "revision-mismatch")
@@ -166,6 +168,9 @@ async def test_a_batch_is_written_whole_or_not_at_all(tenant: Tenant) -> None:
     (await tenant.client.post(f"{bucket}/batch", {"writes": [{"key": "c", "value": 1}, writes[0]]})).problem(
         412, "revision-mismatch"
     )
+    held = [{"key": "a", "value": 2, "ifRevision": 2}, {"key": "b", "operation": "delete", "ifRevision": 9}]
+    refused = (await tenant.client.post(f"{bucket}/batch", {"writes": held})).problem(412, "revision-mismatch")
+    assert refused["detail"] == "the key 'b' has revision 3; the precondition names 9"
     assert await keys_of(tenant, bucket) == ["a", "b"]
     again = [{"key": "old", "value": 1, "ifAbsent": True}, {"key": "new", "value": 1, "ifAbsent": True}]
     (await tenant.client.post(f"{bucket}/batch", {"writes": again})).ok()
@@ -187,6 +192,16 @@ async def test_a_batch_is_written_whole_or_not_at_all(tenant: Tenant) -> None:
 async def test_an_invalid_batch_is_refused(tenant: Tenant, writes: list[dict[str, Any]]) -> None:
     bucket = await make_bucket(tenant)
     (await tenant.client.post(f"{bucket}/batch", {"writes": writes})).problem(422, "invalid-body")
+
+
+async def test_a_ttl_that_is_too_short_is_named(tenant: Tenant) -> None:
+    bucket = await make_bucket(tenant, history=2)
+    writes = [{"key": "a", "value": 1}, {"key": "b", "value": 1, "ttlSeconds": 5}]
+    problem = (await tenant.client.post(f"{bucket}/batch", {"writes": writes})).problem(422, "invalid-body")
+    assert [one["path"] for one in problem["errors"]] == ["$.writes[1].ttlSeconds"]
+    assert (
+        "`history` above 1" in (await put(tenant, bucket, "a", query="?ttlSeconds=5")).problem(400, "invalid-parameter")["detail"]
+    )
 
 
 # Lists

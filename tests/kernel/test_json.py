@@ -1,9 +1,10 @@
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Meta
 
 from postroad.kernel import json
 from postroad.kernel.errors import BodyInvalid, MalformedJson
@@ -62,6 +63,20 @@ def test_an_invalid_field_is_named(body: bytes, path: str) -> None:
     assert [error["path"] for error in errors] == [path]
     assert errors[0]["detail"] and " - at `" not in errors[0]["detail"]
     assert path in caught.value.detail
+
+
+def test_a_pattern_is_explained() -> None:
+    class Envelope(msgspec.Struct):
+        stamp: Annotated[
+            Annotated[str, Meta(pattern="^[a-z]$", description="A small letter.")] | None, Meta(description="Stamp.")
+        ]
+        plain: Annotated[str, Meta(pattern="^x$")] = "x"
+
+    decoder = msgspec.json.Decoder(list[Envelope])
+    with pytest.raises(BodyInvalid, match=r"regex '\^\[a-z\]\$' \(A small letter\) \(at \$\[0\].stamp\)"):
+        json.decode(decoder, b'[{"stamp": "A"}]')
+    with pytest.raises(BodyInvalid, match=r"regex '\^x\$' \(at \$\[0\].plain\)"):
+        json.decode(decoder, b'[{"stamp": "a", "plain": "y"}]')
 
 
 @pytest.mark.parametrize("inside", [b"\xff", b"\xc3", b"\xed\xa0\x80", b"ok \xe2\x82"])

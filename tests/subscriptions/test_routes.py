@@ -33,8 +33,8 @@ async def _refused(tenant: Tenant, body: dict[str, Any], status: int, code: str)
         ({"delivery_type": "sse", "maxPerSecond": 1}, 422, "invalid-body", "$.maxPerSecond"),
         ({"delivery_type": "queue", "queue": "q", "secret": "a long secret"}, 422, "invalid-body", "$.secret"),
         ({"delivery_type": "queue", "queue": "missing"}, 404, "queue-not-found", "missing"),
-        ({"delivery_type": "http_push", "url": "http://93.184.216.34/"}, 400, "webhook-refused", "scheme"),
-        ({"delivery_type": "http_push", "url": "https://10.0.0.1/"}, 400, "webhook-refused", "address"),
+        ({"delivery_type": "http_push", "url": "http://93.184.216.34/"}, 400, "webhook-refused", "scheme is not https"),
+        ({"delivery_type": "http_push", "url": "https://10.0.0.1/"}, 400, "webhook-refused", "neither public nor"),
         ({"delivery_type": "http_push", "url": URL, "headers": {"Host": "x"}}, 400, "webhook-refused", "header"),
         ({"delivery_type": "http_push", "url": URL, "headers": {"X-MQ-Id": "1"}}, 422, "invalid-body", "$.headers"),
         ({"delivery_type": "http_push", "url": URL, "filter": ["a", "b..c"]}, 422, "invalid-body", "$.filter[1]"),
@@ -60,6 +60,15 @@ async def test_invalid_subscriptions_are_refused_with_the_path(
     problem = await _refused(tenant, body, status, code)
     assert text in str(problem)
     assert (await tenant.client.get("/v1/subscriptions")).ok()["subscriptions"] == []
+
+
+async def test_an_invalid_subject_of_a_test_is_named(tenant: Tenant) -> None:
+    topic = TopicClient(tenant)
+    await topic.create()
+    made = await topic.subscribe(URL)
+    for path in (f"/v1/subscriptions/{made['id']}/test", "/v1/subscriptions/filters/test"):
+        problem = (await tenant.client.post(path, {"subject": "a..b"})).problem(422, "invalid-body")
+        assert [one["path"] for one in problem["errors"]] == ["$.subject"]
 
 
 async def test_a_missing_topic_is_not_found(tenant: Tenant) -> None:

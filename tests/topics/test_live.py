@@ -322,11 +322,26 @@ async def test_a_slow_reader_is_disconnected(tenant: Tenant, monkeypatch: pytest
 
 @pytest.mark.parametrize(
     "query",
-    ["filter=a..b", "filter=$x", "filter=" + "a." * 17 + "b", "fromSequence=0", "fromSequence=x", "fromTime=yesterday", "from=1"],
+    [
+        "filter=a..b",
+        "filter=$x",
+        "filter=" + "a." * 17 + "b",
+        "fromSequence=0",
+        "fromSequence=x",
+        "fromTime=yesterday",
+        "from=1",
+        "fromSequence=1&fromTime=2026-01-01T00:00:00Z",
+    ],
 )
 async def test_an_invalid_request_is_refused(tenant: Tenant, query: str) -> None:
     topic = await make_topic(tenant)
     (await tenant.client.get(f"{topic}/stream?{query}")).problem(400, "invalid-parameter")
+
+
+async def test_a_refused_pattern_is_named_with_its_parameter(tenant: Tenant) -> None:
+    topic = await make_topic(tenant)
+    for path, place in (("stream?filter=fine&filter=a..b", "$.filter[1]"), ("messages?subject=a..b", "$.subject[0]")):
+        assert place in (await tenant.client.get(f"{topic}/{path}")).problem(400, "invalid-parameter")["detail"]
 
 
 async def test_an_invalid_position_is_refused(tenant: Tenant) -> None:

@@ -338,6 +338,15 @@ async def test_invalid_grants_are_refused(tenant: Tenant, wanted: dict[str, Any]
     (await tenant.client.post("/v1/tokens", wanted)).problem(422, "invalid-body")
 
 
+@pytest.mark.parametrize(
+    ("grant", "path"), [({"topic": "a b"}, "$.grants[1].topic"), ({"topic": "a", "filter": "b..c"}, "$.grants[1].filter")]
+)
+async def test_an_invalid_grant_is_named(tenant: Tenant, grant: dict[str, str], path: str) -> None:
+    wanted = {"resource": "live", "grants": [{"topic": "orders"}, grant]}
+    problem = (await tenant.client.post("/v1/tokens", wanted)).problem(422, "invalid-body")
+    assert [one["path"] for one in problem["errors"]] == [path]
+
+
 async def test_a_jwt_reads_the_topics_of_its_claim(tenant: Tenant) -> None:
     topic = await make_topic(tenant)
     secret = (await tenant.client.post("/api/control/jwt-secrets", {"name": "s"})).ok(201)["secret"]

@@ -20,7 +20,7 @@ from postroad.kernel.clock import Clock
 from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import AlreadyExists, Conflict, InvalidParameter, PostroadError, PreconditionFailed
 from postroad.kernel.identity import ALL_SCOPES
-from postroad.kernel.json import invalid_field
+from postroad.kernel.json import at_field, invalid_field
 from postroad.kernel.names import tenant_id
 
 DeleteResources = Callable[[str], Awaitable[None]]
@@ -55,10 +55,8 @@ class Tenants:
 
     def check_id(self, name: str, path: str) -> None:
         """Check the id of a new tenant, which is at `path` in the body. Raises BodyInvalid."""
-        try:
+        with at_field(path):
             tenant_id(name)
-        except InvalidParameter as fault:
-            raise invalid_field(path, fault.detail) from fault
         if name in self.reserved:
             raise invalid_field(path, f"{name!r} is a word of the API and cannot be a tenant id")
 

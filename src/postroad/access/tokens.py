@@ -24,7 +24,7 @@ from postroad.kernel.clock import Clock
 from postroad.kernel.errors import Conflict, Forbidden, InvalidParameter
 from postroad.kernel.identity import Caller, Credential, Scope
 from postroad.kernel.ids import new_id
-from postroad.kernel.json import invalid_field
+from postroad.kernel.json import at_field, invalid_field
 from postroad.kernel.resources import ResourceKind
 
 TOKEN_PREFIX = "pr_token_"  # noqa: S105  # a prefix
@@ -92,12 +92,12 @@ class Tokens:
             return None
         if wanted.resource != LIVE_RESOURCE:
             raise invalid_field("$.grants", f"are for the resource `{LIVE_RESOURCE}` only")
-        for grant in wanted.grants:
-            self._check_name(caller, "topic", grant.topic, "$.grants")
-        try:
-            return tuple((grant.topic, grant.patterns) for grant in wanted.grants)
-        except InvalidParameter as exc:
-            raise invalid_field("$.grants", str(exc)) from exc
+        grants: list[tuple[str, tuple[str, ...]]] = []
+        for index, grant in enumerate(wanted.grants):
+            self._check_name(caller, "topic", grant.topic, f"$.grants[{index}].topic")
+            with at_field(f"$.grants[{index}].filter"):
+                grants.append((grant.topic, grant.patterns))
+        return tuple(grants)
 
     async def authenticate(self, text: str, resources: tuple[str, ...], project: str | None = None) -> Caller | None:
         """The caller of a token, None if it is invalid or for none of these resources. `project` is the tenant in the path."""

@@ -179,7 +179,7 @@ class Channels:
         try:
             self._push.check(wanted.url)
         except OutboundRefused as refused:
-            raise invalid_field("$.url", f"not allowed: {refused.reason}") from refused
+            raise invalid_field("$.url", f"not allowed: {refused.explanation}") from refused
 
     def _check_count(self, tenant: str, *, is_new: bool) -> None:
         count, limit = self.table.count_under(f"{tenant}."), self._settings.alert_channels_max

@@ -91,7 +91,15 @@ class BucketSettingsChange(msgspec.Struct, frozen=True, rename="camel", kw_only=
 class NewBucket(BucketSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A bucket to create."""
 
-    name: Annotated[str, Meta(min_length=1, max_length=80, pattern=f"^{BUCKET.pattern}$", description="Name of the bucket.")]
+    name: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=80,
+            pattern=f"^{BUCKET.pattern}$",
+            description="Name of the bucket: letters, digits and `_ . : -`.",
+        ),
+    ]
 
 
 class BucketStats(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -236,7 +244,7 @@ Prefix = Annotated[
         extra_json_schema={"pattern": PREFIX},
     ),
 ]
-Cursor = Annotated[str, Meta(min_length=1, max_length=64, pattern=CURSOR)]
+Cursor = Annotated[str, Meta(min_length=1, max_length=64, pattern=CURSOR, description="The `nextCursor` of the previous page.")]
 
 
 class BucketKeysQuery(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):

@@ -199,7 +199,15 @@ Subject = Annotated[
 ]
 CONTENT_TYPE_CHARS_MAX = 256
 MEDIA_TYPE = r"^[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+( *;[ -~]*)?$"
-TopicGroupId = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^(?!.*\n)[!-~]+$")]
+TopicGroupId = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=128,
+        pattern=r"^(?!.*\n)[!-~]+$",
+        description="Up to 128 printable ASCII characters without spaces.",
+    ),
+]
 ContentType = Annotated[str, Meta(min_length=3, max_length=CONTENT_TYPE_CHARS_MAX, pattern=MEDIA_TYPE)]
 
 
@@ -285,7 +293,18 @@ class TopicMessagesQuery(msgspec.Struct, frozen=True, rename="camel", kw_only=Tr
     to_time: Annotated[AwareDatetime, Meta(description="Stored before this time.")] | None = None
     count: Annotated[bool, Meta(description="Add the number of matching messages in the whole range.")] = False
     limit: Limit = 100
-    cursor: Annotated[str, Meta(min_length=1, max_length=64, pattern="^[0-9a-f]{12}\\.[0-9]{1,19}$")] | None = None
+    cursor: (
+        Annotated[
+            str,
+            Meta(
+                min_length=1,
+                max_length=64,
+                pattern="^[0-9a-f]{12}\\.[0-9]{1,19}$",
+                description="The `nextCursor` of the previous page.",
+            ),
+        ]
+        | None
+    ) = None
 
 
 class TopicMessage(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True, dict=True):

@@ -12,9 +12,9 @@ from postroad.buckets.records import BucketRecord, ChangeStream, feeder_of
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import stream_info
 from postroad.kernel.context import RequestContext
-from postroad.kernel.errors import Conflict, EngineFull, EngineRefused, Forbidden, InvalidParameter
+from postroad.kernel.errors import Conflict, EngineFull, EngineRefused, Forbidden
 from postroad.kernel.ids import new_id
-from postroad.kernel.json import invalid_field
+from postroad.kernel.json import at_field
 from postroad.topics.lifecycle import TopicLifecycle
 
 _CONFLICTS_MAX = 20
@@ -52,10 +52,8 @@ class ChangeStreamMappings:
         if not context.caller.may_use("topic", topic):
             raise Forbidden(f"the key may not use the topic {topic!r}")
         wanted = StrictTopicSettings(replicas=settings.replicas, geo=settings.geo)
-        try:
+        with at_field("$.change_stream_topic"):
             await self._topics.claim(context, topic, wanted, feeder_of(bucket))
-        except InvalidParameter as problem:
-            raise invalid_field("$.change_stream_topic", problem.detail) from problem
 
     async def _last_revision(self, record: BucketRecord) -> int:
         info = await stream_info(self._connection, record.stream)

@@ -27,11 +27,10 @@ from postroad.kernel.errors import (
     EngineRefused,
     EngineUnavailable,
     Forbidden,
-    InvalidParameter,
     OptionIgnored,
 )
 from postroad.kernel.identity import Scope
-from postroad.kernel.json import invalid_field
+from postroad.kernel.json import at_field
 from postroad.regions.placement import Placements
 
 _TAG = "Buckets"
@@ -134,10 +133,8 @@ class BucketRoutes:
             raise Forbidden(f"the key may not use the bucket {new.name!r}")
         fields = msgspec.structs.asdict(new)
         name = fields.pop("name")
-        try:
+        with at_field("$.name"):
             record, is_new = await self._lifecycle.create(request.context, name, BucketSettings(**fields))
-        except InvalidParameter as problem:
-            raise invalid_field("$.name", problem.detail) from problem
         return Response(bucket_of(record), status=201 if is_new else 200)
 
     async def get_bucket(self, request: Request) -> Response:

@@ -25,13 +25,15 @@ _ETAG = re.compile(r'"([1-9][0-9]{0,18})"')
 _EVENT_ID = re.compile(r"([0-9]{1,19})\.([0-9]{1,16})")
 
 
+_KEY_RULE = (
+    f"a key has 1 to {KEY_CHARS_MAX} letters, digits and '- / _ =', in tokens separated by '.', and does not start with '_kv'"
+)
+
+
 def check_key(text: str) -> str:
     """Return the text if it can be a key. Raises InvalidParameter."""
     if not is_key(text):
-        raise InvalidParameter(
-            f"a key has 1 to {KEY_CHARS_MAX} letters, digits and '- / _ =', in tokens separated by '.', and does not start with "
-            f"'_kv': {text[:100]!r}"
-        )
+        raise InvalidParameter(f"{_KEY_RULE}: {text[:100]!r}")
     return text
 
 
@@ -119,7 +121,9 @@ def is_content_type(text: str) -> bool:
 def check_ttl(seconds: int | None, seconds_min: int) -> None:
     """Raises InvalidParameter."""
     if seconds is not None and seconds < seconds_min:
-        raise InvalidParameter(f"in a bucket with a history `ttlSeconds` of a value is at least {seconds_min}")
+        raise InvalidParameter(
+            f"`ttlSeconds` of a value is at least {seconds_min} in a bucket with a `history` above 1 or a change stream"
+        )
 
 
 def check_size(data: bytes, bytes_max: int) -> None:
@@ -165,7 +169,7 @@ def check_batch(writes: Sequence[BucketWrite]) -> None:
     for index, write in enumerate(writes):
         path = f"$.writes[{index}]"
         if not is_key(write.key):
-            raise invalid_field(f"{path}.key", "is not a valid key")
+            raise invalid_field(f"{path}.key", f"{_KEY_RULE}: {write.key[:100]!r}")
         if write.key in seen:
             raise invalid_field(f"{path}.key", "the key is written twice")
         seen.add(write.key)

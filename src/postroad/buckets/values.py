@@ -1,5 +1,6 @@
 """Values of buckets: read, write with preconditions, batches, lists, history."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from postroad.jetstream.protocol import header_lines
 from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import Conflict
 from postroad.kernel.ids import new_id
+from postroad.kernel.json import at_field
 from postroad.kernel.usage_counters import UsageCounters
 from postroad.topics.hops import check_hops
 from postroad.topics.rules import HOPS
@@ -176,8 +178,9 @@ class BucketValues:
         """Make all writes or none; return their revisions. Raises BodyInvalid, and like `put`."""
         rules.check_batch(writes)
         bytes_max = self.value_bytes_max(record)
-        for one in writes:
-            rules.check_ttl(one.ttl_seconds, record.key_ttl_min)
+        for index, one in enumerate(writes):
+            with at_field(f"$.writes[{index}].ttlSeconds"):
+                rules.check_ttl(one.ttl_seconds, record.key_ttl_min)
         changes = [
             _Change(
                 one.key,
@@ -198,22 +201,34 @@ class BucketValues:
         committer = self._committers.of(record.stream)
         absent: dict[str, int] = dict.fromkeys((one.key for one in changes if one.precondition.is_absent), 0)
         is_release = all(one.content is None for one in changes)
-        for attempt in range(_ATTEMPTS_MAX):
+        for attempt in itertools.count(1):
             messages = [_message(context, record, one, absent, hops) for one in changes]
             try:
                 acks = await committer.append_together(messages, uses_reserve=is_release)
+                break
             except Conflict as conflict:
                 known = await self._absent_revisions(record, absent)
-                if not absent or known == absent or attempt == _ATTEMPTS_MAX - 1:
-                    raise RevisionMismatch("a key has another revision than the precondition names") from conflict
+                if known == absent or attempt == _ATTEMPTS_MAX:
+                    raise RevisionMismatch(await self._mismatch(record, changes)) from conflict
                 absent = known
+        metrics.writes.add(record.tenant, len(changes))
+        counters = self._usage.of(record.tenant)
+        counters.bucket_writes += len(changes)
+        counters.bucket_bytes += sum(len(one.content.data) for one in changes if one.content is not None)
+        return [ack.sequence for ack in acks]
+
+    async def _mismatch(self, record: BucketRecord, changes: Sequence[_Change]) -> str:
+        """The first key that has another revision than its precondition names, as far as it still has."""
+        for one in changes:
+            wanted = one.precondition.revision
+            if wanted is None:
                 continue
-            metrics.writes.add(record.tenant, len(changes))
-            counters = self._usage.of(record.tenant)
-            counters.bucket_writes += len(changes)
-            counters.bucket_bytes += sum(len(one.content.data) for one in changes if one.content is not None)
-            return [ack.sequence for ack in acks]
-        raise RevisionMismatch("a key has another revision than the precondition names")
+            entry = await stream_reader.last(self._connection, record.stream, record.subject + one.key)
+            found = 0 if entry is None else entry.sequence
+            if found != wanted:
+                has = f"has revision {found}" if found else "was never written, or no revision of it is kept"
+                return f"the key {one.key!r} {has}; the precondition names {wanted}"
+        return "a key has another revision than the precondition names"
 
     async def _absent_revisions(self, record: BucketRecord, keys: dict[str, int]) -> dict[str, int]:
         """The last revisions of keys that must not exist: those of their deletions, or 0. Raises RevisionMismatch."""

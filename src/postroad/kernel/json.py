@@ -1,11 +1,13 @@
 """JSON encoding and decoding, with errors that name the field."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import msgspec
 
-from postroad.kernel.errors import BodyInvalid, InvalidRequest, MalformedJson
-from postroad.kernel.json_types import allowed_values, whole_numbers
+from postroad.kernel.errors import BodyInvalid, InvalidParameter, InvalidRequest, MalformedJson
+from postroad.kernel.json_types import allowed_values, description, whole_numbers
 
 T = TypeVar("T")
 
@@ -48,12 +50,14 @@ def _decode_whole_numbers(decoder: "msgspec.json.Decoder[T]", body: bytes | byte
 
 
 def described(text: str, kind: Any) -> str:
-    """The text of a ValidationError, with the allowed values of an enumeration."""
+    """The text of a ValidationError, with the allowed values of an enumeration, or what a pattern stands for."""
     detail, separator, where = text.rpartition(" - at ")
-    if not detail.startswith("Invalid enum value"):
-        return text
-    values = allowed_values(kind, where.strip("`"))
-    return f"{detail}: must be one of {', '.join(values)}{separator}{where}" if values else text
+    path, hint = where.strip("`"), ""
+    if detail.startswith("Invalid enum value") and (values := allowed_values(kind, path)):
+        hint = f": must be one of {', '.join(values)}"
+    elif " matching regex " in detail and (meaning := description(kind, path)):
+        hint = f" ({meaning.rstrip('.')})"
+    return f"{detail}{hint}{separator}{where}" if hint else text
 
 
 def _decode_below(frames: int, decoder: "msgspec.json.Decoder[T]", body: bytes | bytearray) -> T:
@@ -70,6 +74,15 @@ def _field_error(text: str) -> InvalidRequest:
         detail, where = text, "$"
     path = where.removeprefix("`key` in ").strip("`") or "$"
     return invalid_field(path[:_TEXT_CHARS_MAX], detail[:_TEXT_CHARS_MAX])
+
+
+@contextmanager
+def at_field(path: str) -> Iterator[None]:
+    """Within the block a parameter that is refused is a field of the body. Raises BodyInvalid with the path."""
+    try:
+        yield
+    except InvalidParameter as problem:
+        raise invalid_field(path, problem.detail) from problem
 
 
 def invalid_field(path: str, detail: str) -> BodyInvalid:

@@ -1,4 +1,4 @@
-"""Types of JSON bodies, after a value was refused: the values that a field allows, and whole numbers such as `5.0`.
+"""Types of JSON bodies, after a value was refused: the values that a field allows, its description, and numbers such as `5.0`.
 
 Only errors need them: decoding by type is fast, looking into types is not.
 """
@@ -17,11 +17,34 @@ _ARRAYS = (inspect.ListType, inspect.VarTupleType, inspect.SetType, inspect.Froz
 
 def allowed_values(kind: Any, path: str) -> list[str]:
     """The values of the enumeration at a path such as `$.messages[...].action`; none if there is no enumeration."""
+    members = [member for one in _at(kind, path) for alternative in _alternatives(one) for member in _members(alternative)]
+    return members[:_MEMBERS_MAX]
+
+
+def description(kind: Any, path: str) -> str:
+    """What the type at a path says about itself, the innermost text; empty if it has none."""
+    texts = [text for one in _at(kind, path) for text in _descriptions(one)]
+    return texts[-1] if texts else ""
+
+
+def _at(kind: Any, path: str) -> list[inspect.Type]:
+    """The types that a path such as `$.messages[...].action` can have."""
     found = [inspect.type_info(kind)]
     for name, _ in _NAMES.findall(path):
         found = [inner for one in found for inner in _inner(one, name)]
-    members = [member for one in found for alternative in _alternatives(one) for member in _members(alternative)]
-    return members[:_MEMBERS_MAX]
+    return found
+
+
+def _descriptions(kind: inspect.Type) -> Iterator[str]:
+    """From the outermost to the innermost."""
+    if isinstance(kind, inspect.Metadata):
+        text = (kind.extra_json_schema or {}).get("description")
+        if text:
+            yield text
+        yield from _descriptions(kind.type)
+    elif isinstance(kind, inspect.UnionType):
+        for one in kind.types:
+            yield from _descriptions(one)
 
 
 def whole_numbers(body: bytes | bytearray, kind: Any) -> bytes:

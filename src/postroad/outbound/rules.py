@@ -69,12 +69,31 @@ _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128"))
 
 
+_LISTED = "destinations that the operator lists in POSTROAD_OUTBOUND_ALLOW"
+_EXPLANATIONS = {
+    "url": "it cannot be parsed, or has a space, a backslash or a control character",
+    "scheme": f"its scheme is not https; http is for {_LISTED}",
+    "host": "its host is not a valid name or address",
+    "port": "its port is not valid",
+    "credentials": "it has a user name or a password; send these in a header",
+    "fragment": "it has a fragment",
+    "length": f"it has more than {URL_CHARS_MAX} characters",
+    "header": "a header is malformed, or is set by the client",
+    "address": f"its address is neither public nor one of the {_LISTED}",
+}
+
+
 class OutboundRefused(Exception):
     """The request is not allowed. `reason`: url, scheme, host, port, credentials, fragment, length, header or address."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+    @property
+    def explanation(self) -> str:
+        """The reason as a clause about the URL, for the user who chose it."""
+        return _EXPLANATIONS[self.reason]
 
 
 class OutboundFailed(Exception):

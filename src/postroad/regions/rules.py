@@ -97,7 +97,8 @@ def _check_tagged(regions: Map, eligible: Sequence[Node]) -> None:
     """A server without a region cannot be excluded."""
     untagged = [node.name for node in eligible if regions.geo_of(node) is None]
     if untagged:
-        raise invalid_field("$.geo", f"no place can be chosen by geo: {_listed(untagged)} has no tag of a region ({TAG}<name>)")
+        reason = f"no place can be chosen by geo: {_listed(untagged)} has no tag of a region ({TAG}<name>)"
+        raise invalid_field("$.geo", f"{reason}; tag the servers (POSTROAD_REGION tags the embedded one), or use `auto`")
 
 
 def _check_count(regions: Map, nodes: Sequence[Node], eligible: Sequence[Node], replicas: int, where: str | None) -> None:

@@ -134,7 +134,7 @@ class StreamSubscriptions:
             try:
                 self._outbound.check(config.webhook_url, allow_loopback=self._has_localhost)
             except OutboundRefused as refused:
-                raise WebhookRefused(f"the webhook URL is not allowed: {refused.reason}") from refused
+                raise WebhookRefused(f"the webhook URL is not allowed: {refused.explanation}") from refused
         if self._table.count_under(f"{tenant}.") >= PER_TENANT_MAX:
             raise PreconditionFailed(f"a tenant has at most {PER_TENANT_MAX} subscriptions")
         record = SubscriptionRecord(

@@ -155,7 +155,7 @@ class Subscriptions:
             if url is not None:
                 self._push.check(url, allow_http=is_sns)
         except OutboundRefused as refused:
-            raise WebhookRefused(f"the endpoint is not allowed: {refused.reason}") from refused
+            raise WebhookRefused(f"the endpoint is not allowed: {refused.explanation}") from refused
         if queue is not None:
             if not context.caller.may_use("queue", queue):
                 raise Forbidden(f"the key may not use the queue {queue!r}")

@@ -7,6 +7,7 @@ import msgspec
 from postroad.api.subscriptions import DeliveryTest, DeliveryTestResult, DeliveryType, FilterTest, FilterTestResult
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import PreconditionFailed
+from postroad.kernel.json import at_field
 from postroad.kernel.matching import pattern_matches
 from postroad.kernel.names import topic_subject
 from postroad.subscriptions.attempter import Attempter
@@ -25,10 +26,11 @@ class DeliveryTester:
         self._attempter, self._clock = attempter, clock
 
     async def deliver(self, record: SubscriptionRecord, wanted: DeliveryTest) -> DeliveryTestResult:
-        """Send a message to the endpoint and return the complete attempt. Raises PreconditionFailed, InvalidParameter."""
+        """Send a message to the endpoint and return the complete attempt. Raises PreconditionFailed, BodyInvalid."""
         if record.delivery_type is not DeliveryType.HTTP_PUSH:
             raise PreconditionFailed("only subscriptions of the type http_push can be tested; publish a message instead")
-        subject = check_subject(wanted.subject)
+        with at_field("$.subject"):
+            subject = check_subject(wanted.subject)
         message = StoredTopicMessage(
             sequence=0,
             at_ms=self._clock(),
@@ -56,8 +58,9 @@ class DeliveryTester:
 
 
 def filter_result(wanted: FilterTest) -> FilterTestResult:
-    """Raises BodyInvalid, FilterInvalid, InvalidParameter."""
-    subject = check_subject(wanted.subject)
+    """Raises BodyInvalid, FilterInvalid."""
+    with at_field("$.subject"):
+        subject = check_subject(wanted.subject)
     patterns = patterns_of(wanted.filter)
     content = ContentFilter(wanted.content_filter) if wanted.content_filter is not None else None
     headers = {name.lower(): value for name, value in wanted.headers.items()}

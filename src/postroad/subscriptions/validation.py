@@ -13,8 +13,7 @@ from postroad.api.subscriptions import (
     StartFrom,
     SubscriptionPatch,
 )
-from postroad.kernel.errors import InvalidParameter
-from postroad.kernel.json import invalid_field
+from postroad.kernel.json import at_field, invalid_field
 from postroad.subscriptions.content_filter import ContentFilter
 from postroad.subscriptions.outgoing import is_own_header
 from postroad.subscriptions.records import LIVE_TYPES, SubscriptionRecord
@@ -43,10 +42,8 @@ def patterns_of(given: tuple[str, ...] | str, path: str = "$.filter") -> tuple[s
     """The patterns, each once. Raises BodyInvalid with the path."""
     patterns = (given,) if isinstance(given, str) else tuple(dict.fromkeys(given))
     for index, pattern in enumerate(patterns):
-        try:
+        with at_field(path if isinstance(given, str) else f"{path}[{index}]"):
             check_pattern(pattern)
-        except InvalidParameter as problem:
-            raise invalid_field(path if isinstance(given, str) else f"{path}[{index}]", problem.detail) from problem
     return patterns
 
 

@@ -12,6 +12,7 @@ from postroad.jetstream.process_counts import ProcessCounts
 from postroad.jetstream.shared_tail import SharedTail, SharedTails
 from postroad.jetstream.stream_reader import Entry
 from postroad.jetstream.tail import Source
+from postroad.kernel.errors import InvalidParameter
 from postroad.topics import metrics
 from postroad.topics.lifecycle import TopicLifecycle
 from postroad.topics.live_log import LiveLog
@@ -67,8 +68,10 @@ class LiveTopics:
     ) -> LivePlan:
         """Plan a reader: after `resume` if it has one, else from a sequence or a time, else from now on.
 
-        Raises TopicNotFound if the topic is being deleted, EngineUnavailable.
+        Raises InvalidParameter, TopicNotFound if the topic is being deleted, EngineUnavailable.
         """
+        if from_sequence is not None and from_ms is not None:
+            raise InvalidParameter("send `fromSequence` or `fromTime`, not both")
         wanted = resume
         if wanted is None and from_sequence is not None:
             wanted = ResumePoint(from_sequence - 1)

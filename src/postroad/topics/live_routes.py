@@ -19,7 +19,7 @@ from postroad.topics.live import LiveTopics
 from postroad.topics.live_events import live_events
 from postroad.topics.live_position import ResumePoint, parse_event_id
 from postroad.topics.live_socket import MultiplexedConnection, selection_for
-from postroad.topics.rules import check_pattern
+from postroad.topics.rules import query_patterns
 
 LIVE_RESOURCE = "live"
 SOCKET_ERRORS = (UpgradeRequired, MalformedRequest, InvalidParameter, EngineUnavailable)
@@ -100,7 +100,7 @@ class LiveTopicRoutes:
 
     async def follow_topic(self, request: Request) -> Response:
         query: TopicStreamQuery = request.query
-        patterns = tuple(check_pattern(one) for one in query.filter) or (">",)
+        patterns = query_patterns(query.filter, "filter") or (">",)
         selection = selection_for(request.caller, request.parameters["topic"], patterns, query.latest_only or 0)
         resume = resume_point(request)
         record = await self._lifecycle.find(request.caller.tenant, request.parameters["topic"])

@@ -42,7 +42,7 @@ from postroad.topics.lifecycle import TopicLifecycle
 from postroad.topics.publishing import SinglePublish, TopicPublisher
 from postroad.topics.reading import SequenceRange, TopicReader
 from postroad.topics.records import TopicRecord, message_of
-from postroad.topics.rules import check_pattern
+from postroad.topics.rules import query_patterns
 
 _TAG = "Topics"
 _STORE_ERRORS = (TooLarge, EngineFull, StorageQuotaExceeded, Overloaded, EngineUnavailable)
@@ -139,7 +139,7 @@ class TopicMessageRoutes:
 
     async def read_topic_messages(self, request: Request) -> Response:
         query: TopicMessagesQuery = request.query
-        patterns = [check_pattern(one) for one in query.subject]
+        patterns = query_patterns(query.subject, "subject")
         record = await self._lifecycle.find(request.caller.tenant, request.parameters["topic"])
         whole = await self._reader.resolve_range(
             record,

@@ -22,9 +22,9 @@ from postroad.http.request import Request
 from postroad.http.response import Response
 from postroad.http.routing import Command, Route
 from postroad.jetstream.process_counts import ProcessCounts
-from postroad.kernel.errors import Conflict, EngineRefused, EngineUnavailable, InvalidParameter, OptionIgnored
+from postroad.kernel.errors import Conflict, EngineRefused, EngineUnavailable, OptionIgnored
 from postroad.kernel.identity import Scope
-from postroad.kernel.json import invalid_field
+from postroad.kernel.json import at_field
 from postroad.regions.placement import Placements
 from postroad.topics.lifecycle import TopicLifecycle
 from postroad.topics.reading import TopicReader
@@ -171,10 +171,8 @@ class TopicRoutes:
 
     async def purge_topic(self, request: Request) -> Response:
         body: PurgeTopicRequest = request.body
-        try:
+        with at_field("$.subject"):
             pattern = check_pattern(body.subject or ">")
-        except InvalidParameter as problem:
-            raise invalid_field("$.subject", problem.detail) from problem
         record = await self._lifecycle.find(request.caller.tenant, request.parameters["topic"])
         count = await self._reader.purge(request.context, record, pattern, body.to_sequence, is_dry_run=body.dry_run)
         return Response(Purged(count=count, dry_run=body.dry_run))

@@ -47,6 +47,16 @@ def check_pattern(text: str) -> str:
     return _checked(matching.pattern(text))
 
 
+def query_patterns(texts: Sequence[str], parameter: str) -> tuple[str, ...]:
+    """The patterns of a query parameter. Raises InvalidParameter with the path."""
+    for index, text in enumerate(texts):
+        try:
+            check_pattern(text)
+        except InvalidParameter as problem:
+            raise InvalidParameter(f"query parameter: {problem.detail} - at `$.{parameter}[{index}]`") from problem
+    return tuple(texts)
+
+
 def _checked(text: str) -> str:
     if "$" in text:
         raise InvalidParameter(f"'$' is reserved and not allowed in a subject: {text[:100]!r}")

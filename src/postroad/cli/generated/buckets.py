@@ -31,7 +31,7 @@ def list_buckets(
 
 @buckets.command("create")
 def create_buckets(
-    name: Annotated[str, typer.Argument(help="Name of the bucket.")],
+    name: Annotated[str, typer.Argument(help="Name of the bucket: letters, digits and `_ . : -`.")],
     history: Annotated[int | None, typer.Option("--history", help="Revisions that are kept of each key.")] = None,
     ttl_seconds: Annotated[
         int | None, typer.Option("--ttl-seconds", help="How long a value is kept after it was written; 0: without limit.")
