@@ -1,12 +1,13 @@
 """Processor time of commands: the pure stages, and `POST /v1/commands` beside `POST …/messages`.
 
-    .venv/bin/python -m benchmarks.commands [requests per measurement] [--pure | --registry]
+    .venv/bin/python -m benchmarks.commands [requests per measurement] [--rounds 20] [--pure | --registry]
 
 The pure stages (shield and fast) decide a command of about 500 bytes, with ten routes and with 100,000 routes and 1,000,000
 grants, in turns. Over HTTP 64 connections send to one installation, in turns with plain messages; `slow` is a route whose grant
 is read from the engine for every command; `limited` has a rate limit that is never exhausted, `cold-only` without tokens in
-memory, `strict` delivers each id once. Each request is signed by the client, whose time is not counted. `--registry` measures
-the start of a worker with an empty registry and with a large one, from a snapshot and without.
+memory, `strict` delivers each id once. The ratio is the median of the rounds' ratios, each to the messages of its own round.
+Each request is signed by the client, whose time is not counted. `--registry` measures the start of a worker with an empty
+registry and with a large one, from a snapshot and without.
 """
 
 import argparse
@@ -195,7 +196,7 @@ async def send(session: aiohttp.ClientSession, kind: Kind, count: int) -> None:
     await asyncio.gather(*[client() for _ in range(CONNECTIONS)])
 
 
-async def measure(server: Server, count: int) -> list[list[object]]:
+async def measure(server: Server, count: int, rounds: int) -> list[list[object]]:
     found = processes(server.pid)
     headers = {
         "Authorization": f"Bearer {server.key}",
@@ -207,20 +208,20 @@ async def measure(server: Server, count: int) -> list[list[object]]:
         every = kinds(await set_up(session, server))
         for kind in every:
             await send(session, kind, 500)
-        for number in range(ROUNDS):
+        for number in range(rounds):
             for kind in every if number % 2 == 0 else every[::-1]:
                 before = {name: processor_seconds(pids) for name, pids in found.items()}
                 await send(session, kind, count)
                 used = {name: (processor_seconds(pids) - before[name]) / count * 1e6 for name, pids in found.items()}
                 costs.setdefault(kind.name, []).append((used["worker"], used["engine"]))
-    medians = {
-        name: (statistics.median(one[0] for one in some), statistics.median(one[1] for one in some))
-        for name, some in costs.items()
-    }
-    whole = sum(medians["message"])
-    return [
-        [name, f"{worker:.0f}", f"{engine:.0f}", f"{whole / (worker + engine):.2f}"] for name, (worker, engine) in medians.items()
-    ]
+    beside = costs["message"]
+    rows: list[list[object]] = []
+    for name, some in costs.items():
+        worker, engine = (statistics.median(one[index] for one in some) for index in (0, 1))
+        ratios = [sum(message) / sum(one) for message, one in zip(beside, some, strict=True)]
+        quarters = statistics.quantiles(ratios, n=4)
+        rows.append([name, f"{worker:.0f}", f"{engine:.0f}", f"{quarters[1]:.2f}", f"{quarters[0]:.2f} to {quarters[2]:.2f}"])
+    return rows
 
 
 # Start with a large registry
@@ -350,7 +351,8 @@ async def command_microseconds(server: Server, count: int) -> float:
 
 def main() -> None:
     arguments = argparse.ArgumentParser()
-    arguments.add_argument("requests", nargs="?", type=int, default=1500)
+    arguments.add_argument("requests", nargs="?", type=int, default=400)
+    arguments.add_argument("--rounds", type=int, default=20, help="measurements of each kind, in turns")
     arguments.add_argument("--pure", action="store_true", help="only the pure stages")
     arguments.add_argument("--registry", action="store_true", help="only the start with a large registry")
     arguments.add_argument("--routes", type=int, default=100_000, help="of the large registry, with ten grants each")
@@ -361,8 +363,13 @@ def main() -> None:
     measure_pure()
     if not given.pure:
         with postroad() as server:
-            rows = uvloop.run(measure(server, given.requests))
-        print(table(["processor time per request (µs)", "worker", "engine", "messages' cost / this"], rows))
+            rows = uvloop.run(measure(server, given.requests, given.rounds))
+        print(
+            table(
+                ["processor time per request (µs)", "worker", "engine", "messages' cost / this", "middle half of the rounds"],
+                rows,
+            )
+        )
 
 
 if __name__ == "__main__":

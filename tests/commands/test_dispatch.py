@@ -11,6 +11,8 @@ from tests.commands.senders import Sender, envelope, grant, outcomes, register_s
 from tests.gateway import Gateway, Tenant
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.usefixtures("both_paths")
+
 
 @pytest.fixture
 async def sender(tenant: Tenant) -> Sender:

@@ -1,6 +1,5 @@
 """A command on its way through the stages, and the message that it becomes. Pure."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -26,8 +25,7 @@ from postroad.kernel.ids import derived_id
 from postroad.queues.records import StoredMessage
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
+class Arrival(msgspec.Struct, frozen=True):
     """A command on its way: who sends it, when it arrived, and why it left the fast path."""
 
     context: RequestContext
@@ -43,8 +41,7 @@ class Arrival:
         return {} if self.replay is None else self.replay.event_fields
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True):
     """What the stages decided. `route` is the one to deliver by, else `problem` says why there is none. `first`: this worker has
     delivered the command before."""
 

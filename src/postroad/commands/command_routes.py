@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated
 
 from msgspec import Meta
@@ -20,11 +21,12 @@ from postroad.api.commands import (
     RouteMissing,
     SourceRefused,
 )
+from postroad.commands.assessment import Assessed
 from postroad.commands.dispatcher import Dispatcher
 from postroad.http.problems import problem_of
 from postroad.http.request import Request
 from postroad.http.response import Response
-from postroad.http.routing import Route
+from postroad.http.routing import Respond, Route, Start
 from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import EngineUnavailable, InvalidParameter, PostroadError
 from postroad.kernel.identity import Scope
@@ -80,6 +82,7 @@ class CommandRoutes:
                 "A repeated request with the same envelope is safe: the message is stored once for a minute. "
                 "200: the route delivers each id once, and this one was delivered before.",
                 accepts_emit_token=True,
+                prepare=self.prepare_command,
             ),
             Route(
                 "POST",
@@ -99,7 +102,16 @@ class CommandRoutes:
 
     async def send_command(self, request: Request) -> Response:
         done = await self._dispatcher.dispatch(request.context, _service(request), request.body)
-        return Response(done, status=200 if done.is_duplicate else 202)
+        return _response(done)
+
+    def prepare_command(self, request: Request) -> Start | None:
+        assessed = self._dispatcher.prepare(request.context, _service(request), request.body)
+        return None if assessed is None else partial(self._start_command, assessed)
+
+    def _start_command(self, assessed: Assessed, respond: Respond) -> None:
+        self._dispatcher.start(
+            assessed, lambda outcome: respond(outcome if isinstance(outcome, Exception) else _response(outcome))
+        )
 
     async def send_commands(self, request: Request) -> Response:
         batch: CommandBatch = request.body
@@ -120,6 +132,10 @@ class CommandRoutes:
             is_duplicate=done.is_duplicate,
             deliver_at=done.deliver_at,
         )
+
+
+def _response(done: CommandAccepted) -> Response:
+    return Response(done, status=200 if done.is_duplicate else 202)
 
 
 def _service(request: Request) -> str:

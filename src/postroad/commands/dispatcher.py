@@ -4,8 +4,9 @@ The outcome event is durable before the response. The ids of the delivered messa
 attempt that is repeated after a lost response has the same ones, and the engine stores the message once for a minute.
 """
 
+import asyncio
 import difflib
-import time
+from functools import partial
 
 import msgspec
 
@@ -15,22 +16,31 @@ from postroad.api.commands import (
     CommandAccepted,
     CommandInvalid,
     DeliveryFailure,
-    DeliveryFull,
     RouteMissing,
     SourceRefused,
 )
-from postroad.api.queues import IdempotencyMismatch, QueueNotFound
-from postroad.commands import fast, metrics, shield
+from postroad.api.queues import IdempotencyMismatch
+from postroad.commands import metrics, shield
 from postroad.commands.arrival import Arrival, Decision, message_of
+from postroad.commands.assessment import Assessed, Assessor, Beginning
 from postroad.commands.ban_view import BanView
 from postroad.commands.dedupe import body_hash, event_of, first_event, marker_of
-from postroad.commands.fast import CacheAges, Dispatch, Escalate, Escalation, Phases, Repeat
+from postroad.commands.direct_delivery import (
+    DirectCommand,
+    DirectDelivery,
+    OnDispatched,
+    audit_grant,
+    delivery_context,
+    delivery_problem,
+    elapsed_ms,
+)
+from postroad.commands.fast import Dispatch, Escalate, Escalation, Repeat
 from postroad.commands.limit_records import BanRecord
 from postroad.commands.limiter import Admission, Limiter
 from postroad.commands.outcome_recorder import OutcomeRecorder
 from postroad.commands.records import RouteRecord
 from postroad.commands.registry_cache import RegistryCache
-from postroad.commands.registry_view import KnownRoute, Sender
+from postroad.commands.registry_view import KnownRoute
 from postroad.commands.replay_mark import ReplayMark
 from postroad.commands.revocations import RevocationAuditor
 from postroad.commands.rules import Phase
@@ -40,15 +50,8 @@ from postroad.commands.warm_state import WarmState
 from postroad.governance.tenant_settings import TenantSettingsStore
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.context import RequestContext
-from postroad.kernel.errors import (
-    EngineFull,
-    EngineRefused,
-    EngineUnavailable,
-    InvalidRequest,
-    PostroadError,
-    Unavailable,
-)
-from postroad.kernel.identity import Caller, Credential, Scope
+from postroad.kernel.errors import EngineUnavailable, PostroadError, Unavailable
+from postroad.kernel.futures import resolve
 from postroad.queues.message_writes import Delivered, DeliveryMarker
 from postroad.queues.publishing import Publisher
 from postroad.queues.records import StoredMessage
@@ -63,7 +66,6 @@ _WITH_EVENT = (
     DeliveryFailure,
 )
 _NAMES_MAX = 1000
-_CREDENTIALS = (Credential.KEY, Credential.EMIT, Credential.REPLAY)
 
 
 class Dispatcher:
@@ -81,8 +83,10 @@ class Dispatcher:
         policy: ShieldPolicy,
     ) -> None:
         self._cache, self._publisher, self.outcomes, self._limiter = cache, publisher, outcomes, limiter
-        self._warm, self._bans, self._auditor = warm, bans, auditor
-        self._tenant_settings, self._clock, self._policy = tenant_settings, clock, policy
+        self._warm, self._auditor, self._clock = warm, auditor, clock
+        self._assessor = Assessor(cache, warm, bans, tenant_settings, clock, policy)
+        self._direct = DirectDelivery(cache, publisher, outcomes, limiter, auditor, clock)
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def dispatch(
         self, context: RequestContext, service: str, body: bytes, replay: ReplayMark | None = None
@@ -95,75 +99,92 @@ class Dispatcher:
         again with the same id.
         """
         try:
-            return await self._dispatch(context, service, body, replay)
-        except _WITH_EVENT:
-            raise
-        except SourceRefused:
-            metrics.outcome("refused", "source-refused").inc()
-            raise
-        except Unavailable as problem:
-            metrics.outcome("unavailable", problem.code).inc()
+            if self.outcomes.is_full:
+                raise EngineUnavailable("too many events are waiting to be stored; the command was not delivered", retry_after=1)
+            begun = self._assessor.begin(context, body, replay)
+            assessed = self._assessor.assess(begun, service) or await self._assess_slowly(begun, service)
+            return await self._finish(assessed)
+        except PostroadError as problem:
+            _count_problem(problem)
             raise
 
-    async def _dispatch(self, context: RequestContext, service: str, body: bytes, replay: ReplayMark | None) -> CommandAccepted:
-        started, now, ages = time.perf_counter(), self._clock(), self._cache.ages()
+    # Without a task
+
+    def prepare(self, context: RequestContext, service: str, body: bytes) -> Assessed | None:
+        """A command whose sender is in memory and may send; None for others, which `dispatch` must serve. No effect.
+
+        Raises SourceRefused.
+        """
         if self.outcomes.is_full:
-            raise EngineUnavailable("too many events are waiting to be stored; the command was not delivered", retry_after=1)
-        sender, escalated = await self._sender(context, service, ages)
-        command = shield.inspect(body, sender, now, self._policy)
-        if isinstance(command, Invalid) and command.reason == "version-unknown":  # perhaps rotated a moment ago
-            fresh = await self._cache.sender(context.tenant, service, may_be_cached=True)
-            if fresh is not None and fresh is not sender:
-                sender, escalated = fresh, Escalation.CACHE_MISS
-                command = shield.inspect(body, sender, now, self._policy)
-        arrival = Arrival(context, sender, now, started, escalated, body, replay)
-        if isinstance(command, Invalid):
-            raise await self.outcomes.refused(arrival, command)
-        return await self._deliver_or_fail(arrival, command, await self._decide(arrival, command, ages))
+            return None
+        assessed = self._assessor.assess(self._assessor.begin(context, body), service)
+        return None if assessed is None or isinstance(assessed.command, Invalid) else assessed
+
+    def start(self, assessed: Assessed, on_dispatched: OnDispatched) -> None:
+        """Like `dispatch`, for what `prepare` returned; calls `on_dispatched` later. A command that memory can decide and one
+        write stores needs no task."""
+        direct = self._prepare_direct(assessed)
+        if direct is not None:
+            arrival = assessed.arrival
+            admission = self._limiter.admit_warm(direct.route, arrival.sender.source, arrival.received_at_ms)
+            if admission is not None:
+                _count_uses(assessed)
+                self._direct.start(direct, admission, partial(_end, on_dispatched))
+                return
+        task = asyncio.get_running_loop().create_task(self._finish_in_task(assessed, on_dispatched))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _prepare_direct(self, assessed: Assessed) -> DirectCommand | None:
+        found, command = assessed.found, assessed.command
+        if not isinstance(found, Dispatch) or isinstance(command, Invalid) or assessed.arrival.escalated is not None:
+            return None
+        decision = Decision("fast", None, route=found.route, is_stale=found.phases.is_stale)
+        return self._direct.prepare(assessed.arrival, command, decision, found.route)
+
+    async def _finish_in_task(self, assessed: Assessed, on_dispatched: OnDispatched) -> None:
+        try:
+            outcome: CommandAccepted | Exception = await self._finish(assessed)
+        except Exception as error:
+            outcome = error
+        _end(on_dispatched, outcome)
+
+    async def _finish(self, assessed: Assessed) -> CommandAccepted:
+        _count_uses(assessed)
+        if isinstance(assessed.command, Invalid) and assessed.command.reason == "version-unknown":
+            assessed = await self._with_newer_secrets(assessed)
+        if isinstance(assessed.command, Invalid):
+            raise await self.outcomes.refused(assessed.arrival, assessed.command)
+        decision = await self._decide(assessed, assessed.command)
+        return await self._deliver_or_fail(assessed.arrival, assessed.command, decision)
 
     # Sender
 
-    async def _sender(self, context: RequestContext, service: str, ages: CacheAges) -> tuple[Sender, Escalation | None]:
-        """The sender, if it trusts the caller. Raises SourceRefused, EngineUnavailable."""
-        phase = self._cache.policy.secrets.phase(ages.secrets)
-        metrics.cache_use("secrets", phase.value).inc()
-        sender = self._cache.view.sender(context.tenant, service)
-        escalated: Escalation | None = None
-        if phase is Phase.EXPIRED:
-            escalated = Escalation.CACHE_EXPIRED
-            sender = await self._cache.sender(context.tenant, service, may_be_cached=False)
-        elif sender is None or not _is_trusted(sender, context.caller):  # perhaps registered a moment ago
-            sender = await self._cache.sender(context.tenant, service, may_be_cached=True)
-        self._check_trust(context.caller, service, sender)
-        if sender is None:
-            raise SourceRefused(f"the service {service[:64]!r} does not trust this key")
-        return sender, escalated
+    async def _assess_slowly(self, begun: Beginning, service: str) -> Assessed:
+        """Assess with the sender as the engine has it. Raises SourceRefused, EngineUnavailable."""
+        is_expired = begun.secrets_phase is Phase.EXPIRED
+        context = begun.context
+        sender = await self._cache.sender(context.tenant, service, may_be_cached=not is_expired)
+        trusted = self._assessor.check_trust(context.caller, service, sender)
+        return self._assessor.inspect(begun, trusted, Escalation.CACHE_EXPIRED if is_expired else None)
 
-    def _check_trust(self, caller: Caller, service: str, sender: Sender | None) -> None:
-        """Raises SourceRefused; with the same detail whether the service exists or not."""
-        if caller.credential is Credential.KEY and not self._tenant_settings.of(caller.tenant).commands_by_key:
-            raise SourceRefused("the tenant's setting `commandsByKey` is off: send commands with an emit token")
-        is_kind = caller.credential in _CREDENTIALS and caller.service in (None, service)
-        is_trusted = sender is not None and _is_trusted(sender, caller) and caller.may_use("service", service)
-        if not is_kind or not is_trusted:
-            raise SourceRefused(f"the service {service[:64]!r} does not trust this key: add its id to `trustedKeys`")
+    async def _with_newer_secrets(self, assessed: Assessed) -> Assessed:
+        """A secret may have been rotated a moment ago."""
+        sender = assessed.arrival.sender
+        newer = await self._cache.sender(sender.tenant, sender.service, may_be_cached=True)
+        if newer is None or newer is sender:
+            return assessed
+        return self._assessor.inspect(assessed.begun, newer, Escalation.CACHE_MISS)
 
     # Decision
 
-    async def _decide(self, arrival: Arrival, command: Accepted, ages: CacheAges) -> Decision:
-        cache, now, source = self._cache, arrival.received_at_ms, arrival.sender.source
-        ban = self._bans.find(source, command.target_tenant, command.target_service, command.name, now)
-        if ban is not None and ban.kind == "hard":
-            return Decision("fast", arrival.escalated, problem=_banned(ban, now))
-        if arrival.escalated is Escalation.CACHE_EXPIRED:  # the secrets were just read
-            ages = CacheAges(ages.routes, 0.0)
-        is_cold_only = self._tenant_settings.of(arrival.sender.tenant).snavio_dispatch_mode == "cold-only"
-        found = fast.decide(
-            command, source, cache.view, ages, now, cache.policy, ban=ban, is_cold_only=is_cold_only, warm=self._warm
-        )
+    async def _decide(self, assessed: Assessed, command: Accepted) -> Decision:
+        arrival, found = assessed.arrival, assessed.found
+        if found is None:
+            problem = None if assessed.ban is None else _banned(assessed.ban, arrival.received_at_ms)
+            return Decision("fast", arrival.escalated, problem=problem)
         if isinstance(found, Invalid):
             return Decision("fast", arrival.escalated, problem=found)
-        _count_uses(found.phases)
         if isinstance(found, Repeat):
             return Decision("fast", arrival.escalated, route=found.route, first=found.first, is_stale=found.phases.is_stale)
         if isinstance(found, Dispatch) and arrival.escalated is None:
@@ -172,7 +193,7 @@ class Dispatcher:
         metrics.escalation(code.value).inc()
         if isinstance(found, Dispatch):
             return Decision("slow", code, route=found.route, is_stale=found.phases.is_stale)
-        route = found.route or await cache.route(
+        route = found.route or await self._cache.route(
             command.target_tenant,
             command.target_service,
             command.name,
@@ -238,10 +259,15 @@ class Dispatcher:
     async def _deliver(
         self, arrival: Arrival, command: Accepted, decision: Decision, route: KnownRoute, admission: Admission
     ) -> CommandAccepted:
+        direct = None if admission.deliver_at_ms else self._direct.prepare(arrival, command, decision, route)
+        if direct is not None:
+            future: asyncio.Future[CommandAccepted] = asyncio.get_running_loop().create_future()
+            self._direct.start(direct, admission, partial(resolve, future))
+            return await future
         record, source, started_ms = route.record, arrival.sender.source, self._clock()
         message = message_of(arrival, command, record, decision.path)
         is_strict = record.dedupe_mode == "strict"
-        event = first_event(arrival, command, decision, _elapsed_ms(arrival), started_ms if is_strict else None)
+        event = first_event(arrival, command, decision, elapsed_ms(arrival), started_ms if is_strict else None)
         marker = marker_of(route, source, command, event) if is_strict else None
         delay_ms = max(0, admission.deliver_at_ms - message.at) if admission.deliver_at_ms else 0
         try:
@@ -257,9 +283,9 @@ class Dispatcher:
             first = event_of(delivered.note)
             await self.outcomes.duplicate(arrival, command, decision, record, delivered.message_id, first)
             return _duplicate(command, decision, delivered.message_id)
-        self._audit_grant(source, command, record)
+        audit_grant(self._auditor, self._cache, arrival, command, record, self._clock())
         if not is_strict:
-            event = msgspec.structs.replace(event, latency_ms=_elapsed_ms(arrival))
+            event = msgspec.structs.replace(event, latency_ms=elapsed_ms(arrival))
         await self.outcomes.delivered(arrival, command, decision, record, delivered.message_id, admission, event)
         if marker is not None:
             first_delivery = FirstDelivery(delivered.message_id, marker.body, started_ms + marker.ttl_ms)
@@ -290,39 +316,43 @@ class Dispatcher:
         delay_ms: int,
     ) -> Delivered:
         """Raises DeliveryFailure, IdempotencyMismatch; EngineUnavailable, Overloaded."""
-        caller = Caller(record.tenant, "", frozenset({Scope.PUBLISH}), name="command")
-        context = RequestContext(caller, arrival.context.request_id, traceparent=arrival.context.traceparent)
-        replay = arrival.replay
+        context, replay = delivery_context(arrival, record), arrival.replay
         first = None if replay is None else replay.marker(arrival.sender.source, command.command_id)
         try:
             return await self._publisher.deliver(
                 context, record.queue, message, delay_ms=delay_ms, first=first, marker=marker, awaits_event=False
             )
-        except QueueNotFound as problem:
-            raise DeliveryFailure("the queue of the route does not exist") from problem
-        except EngineFull as problem:
-            raise DeliveryFull("the queue of the route, or the storage of its tenant, is full", retry_after=5) from problem
         except IdempotencyMismatch:
             raise
-        except (InvalidRequest, EngineRefused) as problem:
-            raise DeliveryFailure(f"the queue of the route refuses the command: {problem.code}") from problem
-
-    def _audit_grant(self, source: str, command: Accepted, used: RouteRecord) -> None:
-        """Remember the dispatch, and compare it with a revocation that arrived meanwhile."""
-        self._auditor.record(used, source, self._clock())
-        current = self._cache.view.route(command.target_tenant, command.target_service, command.name)
-        if current is not None and current.record is not used:
-            self._auditor.check(current.record, current)
+        except PostroadError as error:
+            problem = delivery_problem(error)
+            if problem is None:
+                raise
+            raise problem from error
 
 
-def _is_trusted(sender: Sender, caller: Caller) -> bool:
-    return caller.key_id in sender.trusted_keys or caller.credential is Credential.REPLAY
+def _end(on_dispatched: OnDispatched, outcome: CommandAccepted | Exception) -> None:
+    if isinstance(outcome, PostroadError):
+        _count_problem(outcome)
+    on_dispatched(outcome)
 
 
-def _count_uses(phases: Phases) -> None:
-    metrics.cache_use("routes", phases.routes.value).inc()
-    if phases.grants is not None:
-        metrics.cache_use("grants", phases.grants.value).inc()
+def _count_problem(problem: PostroadError) -> None:
+    """Count the problems that have no outcome event."""
+    if isinstance(problem, SourceRefused):
+        metrics.outcome("refused", "source-refused").inc()
+    elif isinstance(problem, Unavailable) and not isinstance(problem, _WITH_EVENT):
+        metrics.outcome("unavailable", problem.code).inc()
+
+
+def _count_uses(assessed: Assessed) -> None:
+    metrics.cache_use("secrets", assessed.begun.secrets_phase.value).inc()
+    found = assessed.found
+    if found is None or isinstance(found, Invalid):
+        return
+    metrics.cache_use("routes", found.phases.routes.value).inc()
+    if found.phases.grants is not None:
+        metrics.cache_use("grants", found.phases.grants.value).inc()
 
 
 def _denied(source: str, command: Accepted) -> AclDenied:
@@ -340,7 +370,3 @@ def _banned(ban: BanRecord, now_ms: int) -> FairnessViolation:
 
 def _duplicate(command: Accepted, decision: Decision, message_id: str) -> CommandAccepted:
     return CommandAccepted(command_id=command.command_id, message_id=message_id, path=decision.path, is_duplicate=True)
-
-
-def _elapsed_ms(arrival: Arrival) -> float:
-    return round((time.perf_counter() - arrival.started) * 1000, 3)

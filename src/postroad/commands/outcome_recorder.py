@@ -1,5 +1,8 @@
 """Outcomes of commands: the event of each, durable before the response, with its archived line and the notices to the sender."""
 
+from collections.abc import Callable
+from functools import partial
+
 from postroad.api.commands import CommandInvalid, RouteMissing
 from postroad.commands import metrics
 from postroad.commands.archive import CommandArchive
@@ -14,6 +17,8 @@ from postroad.kernel.clock import rfc3339
 from postroad.kernel.errors import EngineUnavailable, PostroadError
 from postroad.telemetry.flow_counters import FlowCounters
 from postroad.telemetry.outbox import Outbox
+
+OnRecorded = Callable[[EngineUnavailable | None], None]
 
 
 class OutcomeRecorder:
@@ -39,6 +44,51 @@ class OutcomeRecorder:
         first: FirstEvent,
     ) -> None:
         """Raises EngineUnavailable. `first` are the parts of the event that a repeated delivery has, too."""
+        await self._commit(arrival, *self._delivered_events(arrival, command, record, message_id, admission, first))
+        self._count_delivered(arrival, decision, record, first)
+
+    def delivered_callback(
+        self,
+        arrival: Arrival,
+        command: Accepted,
+        decision: Decision,
+        record: RouteRecord,
+        message_id: str,
+        admission: Admission,
+        first: FirstEvent,
+        on_recorded: OnRecorded,
+    ) -> None:
+        """Like `delivered`, but calls `on_recorded` with the error or None. Does not raise."""
+        events = self._delivered_events(arrival, command, record, message_id, admission, first)
+        on_committed = partial(self._on_delivered, arrival, decision, record, first, on_recorded)
+        self._outbox.commit_callback(arrival.context, events, on_committed)
+
+    def _on_delivered(
+        self,
+        arrival: Arrival,
+        decision: Decision,
+        record: RouteRecord,
+        first: FirstEvent,
+        on_recorded: OnRecorded,
+        problem: EngineUnavailable | None,
+    ) -> None:
+        if problem is not None and self.needs_telemetry:
+            on_recorded(problem)
+            return
+        try:
+            self._count_delivered(arrival, decision, record, first)
+        finally:
+            on_recorded(None)
+
+    def _delivered_events(
+        self,
+        arrival: Arrival,
+        command: Accepted,
+        record: RouteRecord,
+        message_id: str,
+        admission: Admission,
+        first: FirstEvent,
+    ) -> list[CommandEvent]:
         event = CommandDelivered(
             event_id=first.event_id,
             timestamp="" if first.at_ms is None else rfc3339(first.at_ms),
@@ -54,7 +104,9 @@ class OutcomeRecorder:
             shadow="rate-limit-exceeded" if admission.is_over_limit else None,
             **arrival.replay_fields,
         )
-        await self._commit_outcome(arrival, command, event, derived(arrival, command, "archived"))
+        return self._with_line(arrival, command, event, derived(arrival, command, "archived"))
+
+    def _count_delivered(self, arrival: Arrival, decision: Decision, record: RouteRecord, first: FirstEvent) -> None:
         metrics.outcome("delivered").inc()
         metrics.dispatch_seconds(decision.path).observe(first.latency_ms / 1000)
         metrics.count_route(record.target, record.command)
@@ -130,7 +182,7 @@ class OutcomeRecorder:
             **problem.extra,  # type: ignore[arg-type]  # hints
         )
         line_id = "" if arrival.replay is None else derived(arrival, command, f"archived {problem.code}")
-        await self._commit_outcome(arrival, command, event, line_id)
+        await self._commit(arrival, *self._with_line(arrival, command, event, line_id))
         metrics.outcome("failed", problem.code).inc()
         if not isinstance(problem, RouteMissing):
             self._count_flow(arrival, command.target_tenant, f"{command.target_service}/{command.name}", is_failed=True)
@@ -141,11 +193,10 @@ class OutcomeRecorder:
         if self.flows is not None:
             self.flows.add(tenant, f"source:{arrival.sender.source}", f"route:{route}", int(not is_failed), int(is_failed))
 
-    async def _commit_outcome(self, arrival: Arrival, command: Accepted, event: CommandEvent, line_id: str) -> None:
-        """Store the outcome of a valid command with its archived line and the notices to its sender. Raises like `_commit`."""
+    def _with_line(self, arrival: Arrival, command: Accepted, event: CommandEvent, line_id: str) -> list[CommandEvent]:
+        """The outcome of a valid command with its archived line and the notices to its sender."""
         line = self._archive.line(event, arrival.sender, arrival.received_at_ms, command, line_id)
-        notices = self._notices.of_command(arrival.sender, command, arrival.received_at_ms)
-        await self._commit(arrival, event, *line, *notices)
+        return [event, *line, *self._notices.of_command(arrival.sender, command, arrival.received_at_ms)]
 
     async def _commit(self, arrival: Arrival, *events: CommandEvent) -> None:
         """Raises EngineUnavailable, unless the installation goes on without telemetry."""

@@ -4,7 +4,7 @@ Records are prepared for look-ups when they are first used, and again after a ch
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from postroad.api.command_limits import Fairness
@@ -31,7 +31,7 @@ class KnownSecret:
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """A service that sends commands. `secrets` are by version id."""
+    """A service that sends commands. `secrets` are by version id; `source` is its identity."""
 
     tenant: str
     service: str
@@ -39,10 +39,10 @@ class Sender:
     trusted_keys: frozenset[str]
     secrets: Mapping[str, KnownSecret]
     rotated_at_ms: int
+    source: str = field(init=False)
 
-    @property
-    def source(self) -> str:
-        return source_of(self.tenant, self.service)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "source", source_of(self.tenant, self.service))
 
 
 class Grants(Protocol):

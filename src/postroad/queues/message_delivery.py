@@ -1,11 +1,13 @@
 """Messages that other capabilities publish, with ids that they chose: each is stored once for its marker."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 
 from postroad.api.queues import IdempotencyMismatch, NewMessage, Published
 from postroad.jetstream.commit import Committers
+from postroad.jetstream.submitted_write import Outcome
 from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import Conflict, EngineFull, PostroadError
 from postroad.kernel.ids import new_id
@@ -14,10 +16,19 @@ from postroad.queues.events import QueueEvent
 from postroad.queues.job_events import first_events
 from postroad.queues.lifecycle import QueueLifecycle
 from postroad.queues.message_store import MARKER_READS, MessageStore
-from postroad.queues.message_writes import Delivered, DeliveryMarker, PendingPublish, delivery_marker_write, message_write
+from postroad.queues.message_writes import (
+    Delivered,
+    DeliveryMarker,
+    PendingPublish,
+    SinglePublish,
+    delivery_marker_write,
+    message_write,
+)
 from postroad.queues.records import Marker, QueueRecord, SequenceMarker, StoredMessage, published_of
 from postroad.queues.throughput import Throughput
 from postroad.telemetry.outbox import Outbox
+
+OnDelivered = Callable[[Delivered | Exception], None]
 
 
 class MessageDelivery:
@@ -68,6 +79,40 @@ class MessageDelivery:
             sequence = (await self._committers.of(record.stream).append(pending.writes[0])).sequence
         return await self._delivered(context, record, pending, sequence, awaits_event=awaits_event)
 
+    def prepare_delivery(self, context: RequestContext, queue: str, message: StoredMessage) -> SinglePublish | None:
+        """A message as for `deliver` that one write stores, without a condition; None for others. Raises TooLarge, BodyInvalid.
+
+        No effect.
+        """
+        record = self._lifecycle.cached(context.tenant, queue)
+        if record is None or record.is_ordered or record.settings.schema is not None or record.settings.max_messages:
+            return None
+        if message.group:
+            return None
+        new = NewMessage(payload=message.payload, headers=message.headers)
+        self.check(context.tenant, new)
+        return SinglePublish(context, record, PendingPublish(new, message, 0, (message_write(record, message, 0),)))
+
+    def store_delivery(self, single: SinglePublish, on_delivered: OnDelivered) -> None:
+        """Call `on_delivered` once the message is stored, or with the error. The event of its job is stored soon.
+
+        Raises TooLarge, StorageQuotaExceeded, EngineFull, Overloaded, Maintenance: then nothing is stored.
+        """
+        on_stored = partial(self._on_delivery_stored, single, on_delivered)
+        self._committers.of(single.record.stream).submit_callback(single.pending.writes, on_stored)
+
+    def _on_delivery_stored(self, single: SinglePublish, on_delivered: OnDelivered, outcome: Outcome) -> None:
+        if isinstance(outcome, Exception):
+            on_delivered(outcome)
+            return
+        context, record, pending = single
+        try:
+            self._outbox.record(context, *first_events(record, pending.message, pending.delay_ms, outcome[-1].sequence))
+            delivered: Delivered | Exception = self._counted(context, record, pending)
+        except Exception as error:  # a bug: the caller must not wait for ever
+            delivered = error
+        on_delivered(delivered)
+
     async def check_delivery(self, context: RequestContext, record: QueueRecord, message: StoredMessage) -> NewMessage:
         """Check a message that another capability has made. Raises TooLarge, BodyInvalid, SchemaMismatch, SchemaTooSlow."""
         new = NewMessage(payload=message.payload, headers=message.headers)
@@ -113,11 +158,13 @@ class MessageDelivery:
     async def _delivered(
         self, context: RequestContext, record: QueueRecord, pending: PendingPublish, sequence: int, *, awaits_event: bool
     ) -> Delivered:
-        message = pending.message
-        await self._record_events(context, first_events(record, message, pending.delay_ms, sequence), awaits_event)
+        await self._record_events(context, first_events(record, pending.message, pending.delay_ms, sequence), awaits_event)
+        return self._counted(context, record, pending)
+
+    def _counted(self, context: RequestContext, record: QueueRecord, pending: PendingPublish) -> Delivered:
         metrics.published.add(context.tenant)
         self._throughput.add_published(record, 1)
-        return Delivered(message_id=message.id, job_id=message.job)
+        return Delivered(message_id=pending.message.id, job_id=pending.message.job)
 
     async def _record_events(self, context: RequestContext, events: Sequence[QueueEvent], awaits: bool) -> None:
         if awaits:
