@@ -135,6 +135,34 @@ def test_events_that_are_read_again_open_the_same_alert() -> None:
     assert first.only.id == second.only.id
 
 
+@given(
+    frames=st.lists(st.lists(st.sampled_from(["a", "b", "c"]), max_size=6), max_size=12),
+    min_count=st.integers(1, 5),
+    step_ms=st.sampled_from([1, WINDOW_MS // 3, WINDOW_MS]),
+    sizes=st.sampled_from([10, 3000]),
+)
+def test_events_that_are_counted_together_change_an_alert_as_one_by_one(
+    frames: list[list[str]], min_count: int, step_ms: int, sizes: int
+) -> None:
+    chosen = [rule("r", min_count=min_count), rule("only-a", source="a"), rule("none", reason="x")]
+    single, together = (AlertBook(lambda one, _event: one.definition.channels) for _ in range(2))
+    number = 0
+    for at_ms, frame in enumerate(frames):
+        equal: dict[tuple[object, ...], list[tuple[EventFields, bytes]]] = {}
+        for source in frame:
+            number += 1
+            event = EventFields(event="snavio.x", event_id=str(number), tenant="acme", source=f"acme/{source}")
+            line = msgspec.json.encode(number).ljust(10 if number % 2 else sizes)
+            equal.setdefault(event.compared, []).append((event, line))
+        for events in equal.values():
+            for event, line in events:
+                single.apply(event, line, chosen, at_ms * step_ms)
+            together.apply_equal(events, chosen, at_ms * step_ms)
+        assert msgspec.json.encode(single.alerts) == msgspec.json.encode(together.alerts)
+        assert {one.id for one in single.opened} == {one.id for one in together.opened}
+        assert set(single.changed) == set(together.changed)
+
+
 def test_too_many_groups_share_one_alert() -> None:
     desk = Desk()
     for number in range(700):

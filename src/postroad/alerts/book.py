@@ -57,14 +57,40 @@ class AlertBook:
 
     def apply(self, event: EventFields, line: bytes, rules: Iterable[Rule], at_ms: int) -> None:
         """Count an event, stored at `at_ms`, into the alerts of the rules that it matches, and resolve those that it ends."""
+        self.apply_equal([(event, line)], rules, at_ms)
+
+    def apply_equal(self, events: Sequence[tuple[EventFields, bytes]], rules: Iterable[Rule], at_ms: int) -> None:
+        """Like `apply` of each event and its line, for events with equal `compared`: the rules are compared once."""
+        event = events[0][0]
         group = group_of(event)
         for rule in rules:
             if rule.matches(event):
-                self._count(rule, event, group, line, at_ms)
+                if len(events) == 1:
+                    self._count(rule, event, group, events[0][1], at_ms)
+                else:
+                    self._count_equal(rule, events, group, at_ms)
         ended = OPPOSITES.get(event.event)
         if ended is not None:
             for key in [key for key in self._by_group if (key[0], key[2], key[3]) == (event.tenant, ended, group)]:
                 self.resolve(self.alerts[self._by_group[key]], "event", at_ms)
+
+    def _count_equal(self, rule: Rule, events: Sequence[tuple[EventFields, bytes]], group: str, at_ms: int) -> None:
+        """One by one until the alert is open and has its first samples: the event that opens it is the one that is notified."""
+        record = self._find(rule, events[0][0], group, at_ms)
+        counted, number = 0, len(events)
+        while counted < number and (record.is_pending or len(record.first_samples) < _FIRST_SAMPLES):
+            event, line = events[counted]
+            self._count(rule, event, group, line, at_ms)
+            counted += 1
+        if counted == number:
+            return
+        record.count += number - counted
+        record.last_ms = at_ms
+        self.changed[record.id] = record
+        for index in range(number - 1, counted - 1, -1):
+            if len(events[index][1]) <= _SAMPLE_BYTES_MAX:
+                record.last_samples = [msgspec.Raw(events[index][1])]
+                break
 
     def _count(self, rule: Rule, event: EventFields, group: str, line: bytes, at_ms: int) -> None:
         record = self._find(rule, event, group, at_ms)

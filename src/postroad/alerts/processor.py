@@ -5,7 +5,7 @@ leader continues at the positions with the alerts as they were then: each event 
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 
 import msgspec
@@ -157,20 +157,31 @@ class AlertProcessor:
                 await asyncio.sleep(0)
 
     def apply(self, stream: str, entry: Entry) -> None:
-        """Count the events of a frame."""
+        """Count the events of a frame. Equal ones are counted together: a busy sender has many in a frame."""
         tenant = entry.subject.partition(".")[2]
+        equal: dict[tuple[object, ...], list[tuple[EventFields, bytes]]] = {}
         for line in unpack(entry.payload):
             name = encoded_type(line)
-            rules = self._index.of_type(tenant, name)
-            if not rules and name not in _OPPOSITE_TYPES:
+            is_opposite = name in _OPPOSITE_TYPES
+            if not is_opposite and not self._index.of_type(tenant, name):
                 continue
             try:
                 event = _decode_event(line)
             except (ValueError, RecursionError):  # a foreign entry in the stream
                 continue
-            if event.tenant == tenant:
-                self.book.apply(event, line, rules, entry.at_ms)
+            if event.tenant != tenant:
+                continue
+            if is_opposite:  # it ends what was before it
+                self._count(equal, entry.at_ms)
+                equal = {}
+            equal.setdefault(event.compared, []).append((event, line))
+        self._count(equal, entry.at_ms)
         self.positions[stream] = entry.sequence
+
+    def _count(self, equal: Mapping[tuple[object, ...], Sequence[tuple[EventFields, bytes]]], at_ms: int) -> None:
+        for events in equal.values():
+            event = events[0][0]
+            self.book.apply_equal(events, self._index.of_type(event.tenant, event.event.encode()), at_ms)
 
     async def _maintain(self) -> None:
         while True:

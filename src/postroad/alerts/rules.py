@@ -44,6 +44,21 @@ class EventFields(msgspec.Struct, frozen=True):
     worker: str | None = None
     events_dropped: int = 0
 
+    @property
+    def compared(self) -> tuple[object, ...]:
+        """What rules and groups depend on."""
+        return (
+            self.event,
+            self.source,
+            self.target,
+            self.command_name,
+            self.reason,
+            self.queue,
+            self.channel,
+            self.worker,
+            self.events_dropped,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Rule:
