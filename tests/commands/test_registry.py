@@ -87,6 +87,25 @@ async def test_a_route_needs_a_service_and_a_queue_with_dead_letters(tenant: Ten
     assert (await tenant.client.put(route, {"queue": "q"})).ok(200) == made
 
 
+@pytest.mark.parametrize(("is_encrypted", "shown"), [(True, "true"), (False, "false"), (None, "unknown")])
+async def test_an_installation_may_require_an_encrypted_engine(
+    gateway: Gateway, tenant: Tenant, monkeypatch: pytest.MonkeyPatch, is_encrypted: bool | None, shown: str
+) -> None:
+    """Requirements 31: routes are refused unless the engine is known to encrypt; the dry run shows whether it does."""
+    await register_target(tenant)
+    registry = gateway.node.platform.use(CommandsCapability).registry
+    monkeypatch.setattr(registry, "is_encrypted", is_encrypted)
+    dry_run = (await tenant.client.post("/v1/routes/bot/post/test", {"source": "billing"})).ok()
+    assert {"check": "encryption", "ok": True, "detail": shown} in dry_run["checks"]
+    (await tenant.client.put("/v1/routes/bot/pay", {"queue": "bot-post"})).ok(201)  # not required
+    monkeypatch.setattr(registry, "requires_encryption", True)
+    answer = await tenant.client.put("/v1/routes/bot/refund", {"queue": "bot-post"})
+    if is_encrypted:
+        answer.ok(201)
+    else:
+        assert "encryption" in answer.problem(409, "precondition-failed")["detail"]
+
+
 @pytest.mark.parametrize(
     "fields",
     [

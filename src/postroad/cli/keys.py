@@ -32,6 +32,7 @@ def whoami(as_json: AsJson = False) -> None:
             topics=me.allowed_topics,
             buckets=me.allowed_buckets,
             streams=me.allowed_streams,
+            services=me.allowed_services,
             expires=me.expires_at or "never",
             aws_account=me.account_id,
         )
