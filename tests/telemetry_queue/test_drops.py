@@ -61,9 +61,11 @@ async def test_unread_events_are_counted_and_reported_once_the_day_is_over(node:
     node.clock.ahead_ms = EXPIRING_MS
     assert await drops.run_once() == count
     assert await drops.run_once() == 0
+    assert (await tenant.client.get("/v1/telemetry/status")).ok()["droppedToday"] == count
     assert await tenant.pull(QUEUE, 100) == []
     assert await dropped(tenant) == []
     node.clock.ahead_ms += DAY_MS
+    assert (await tenant.client.get("/v1/telemetry/status")).ok()["droppedToday"] == 0, "they belong to the day before"
     await drops.run_once()
     [event] = await dropped(tenant)
     assert set(event) == {

@@ -163,6 +163,7 @@ async def test_the_status_shows_age_counts_and_the_last_read(sender: Sender, ten
         "deliveredLastHour": 0,
         "acknowledgedLastHour": 0,
         "lastReceivedAt": None,
+        "droppedToday": 0,
     }
     (await sender.send()).ok(202)
     status = (await tenant.client.get("/v1/telemetry/status")).ok()

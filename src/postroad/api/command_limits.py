@@ -88,6 +88,10 @@ class BanQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cursor: Annotated[str, Meta(pattern=BAN_PATTERN, max_length=500)] | None = None
 
 
+class EndBanQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    reason: Annotated[str, Meta(max_length=200, description="Why the ban ends before its time, for the audit log.")] | None = None
+
+
 BanPage = page_of(Ban, "bans")
 
 

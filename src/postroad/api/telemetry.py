@@ -51,3 +51,4 @@ class TelemetryStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True)
     delivered_last_hour: Annotated[int, Meta(description="Events delivered in the last hour.")]
     acknowledged_last_hour: Annotated[int, Meta(description="Messages acknowledged in the last hour.")]
     last_received_at: Annotated[Timestamp, Meta(description="Last pull that returned events, to the minute.")] | None
+    dropped_today: Annotated[int, Meta(description="Events of this day (UTC) that aged out unread.")] = 0

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from postroad.api.command_limits import Ban, BanNotFound, BanPage, BanQuery, NewBan
+from postroad.api.command_limits import Ban, BanNotFound, BanPage, BanQuery, EndBanQuery, NewBan
 from postroad.commands.bans import Bans
 from postroad.commands.limit_records import ban_of
 from postroad.http.request import Request
@@ -57,6 +57,7 @@ class BanRoutes:
                 Scope.ADMIN,
                 "End a ban",
                 _TAG,
+                query=EndBanQuery,
                 status=204,
                 errors=(BanNotFound, EngineUnavailable),
                 description="By the owner of the route, or with a platform key.",
@@ -74,5 +75,6 @@ class BanRoutes:
         return Response(ban_of(await self._bans.create(request.context, request.body)), status=201)
 
     async def delete_ban(self, request: Request) -> Response:
-        await self._bans.delete(request.context, request.parameters["ban"])
+        query: EndBanQuery = request.query
+        await self._bans.delete(request.context, request.parameters["ban"], reason=query.reason)
         return Response(status=204)

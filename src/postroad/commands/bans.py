@@ -66,15 +66,17 @@ class Bans:
             await self._store(record, replaces=True)
         return record
 
-    async def delete(self, context: RequestContext, key: str) -> None:
-        """End a ban before its time. Raises BanNotFound, Forbidden."""
+    async def delete(self, context: RequestContext, key: str, *, reason: str | None = None) -> None:
+        """End a ban before its time; the reason is for the audit log. Raises BanNotFound, Forbidden."""
         caller = context.caller
         record = await self.table.fetch(key)
         if record is None or not record.is_active(self._clock()) or not _may_see(caller, record):
             raise BanNotFound("there is no such ban")
         if not caller.is_platform and (record.route is None or record.route[0] != caller.tenant):
             raise Forbidden("a ban ends at its time, or is ended by the owner of the route or an operator")
-        async with self._audit.change(context, "registry.ban.delete", key, before=ban_of(record)):
+        async with self._audit.change(
+            context, "registry.ban.delete", key, before=ban_of(record), after=reason and {"reason": reason}
+        ):
             await self.table.delete(key)
         self._outbox.record(
             None,

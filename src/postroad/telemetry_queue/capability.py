@@ -70,7 +70,7 @@ class TelemetryQueueCapability(Capability):
         return (self.reads,)
 
     def routes(self) -> Sequence[Route]:
-        return TelemetryQueueRoutes(self.queue, self.reader).table()
+        return TelemetryQueueRoutes(self.queue, self.reader, self.drops).table()
 
     def background_jobs(self) -> Sequence[BackgroundJob]:
         return (

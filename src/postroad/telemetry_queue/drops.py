@@ -62,6 +62,12 @@ class DropCounter:
                 dropped += await self._drop(tenant, record, revision, last)
         return dropped
 
+    async def today(self, tenant: str) -> int:
+        """Events of the tenant that were dropped on this day (UTC). Raises EngineUnavailable."""
+        stored = await self._bucket.get(tenant)
+        record = None if stored is None or stored.value is None else _decode(stored.value)
+        return record.dropped if record is not None and record.day == day_of(self._clock()) else 0
+
     async def _last_expiring(self) -> int:
         """The sequence of the last frame that ages out within the hour; 0 if there is none."""
         info = await stream_info(self._connection, STREAM)

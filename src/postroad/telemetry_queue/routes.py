@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import msgspec
+
 from postroad.api.queues import QueueNotFound
 from postroad.api.telemetry import TelemetryStatus
 from postroad.http.request import Request
@@ -9,13 +11,14 @@ from postroad.http.response import Response
 from postroad.http.routing import Command, Route
 from postroad.kernel.errors import EngineUnavailable, Forbidden
 from postroad.kernel.identity import Scope
+from postroad.telemetry_queue.drops import DropCounter
 from postroad.telemetry_queue.queue import NAME, TelemetryQueue
 from postroad.telemetry_queue.status import StatusReader
 
 
 class TelemetryQueueRoutes:
-    def __init__(self, queue: TelemetryQueue, reader: StatusReader) -> None:
-        self._queue, self._reader = queue, reader
+    def __init__(self, queue: TelemetryQueue, reader: StatusReader, drops: DropCounter) -> None:
+        self._queue, self._reader, self._drops = queue, reader, drops
 
     def table(self) -> Sequence[Route]:
         return [
@@ -41,4 +44,5 @@ class TelemetryQueueRoutes:
             raise Forbidden(f"the key may not use the queue {NAME!r}")
         if not self._queue.exists(caller.tenant):
             raise QueueNotFound(f"there is no queue {NAME!r}: it exists from the first service on")
-        return Response(await self._reader.status(caller.tenant))
+        status = await self._reader.status(caller.tenant)
+        return Response(msgspec.structs.replace(status, dropped_today=await self._drops.today(caller.tenant)))

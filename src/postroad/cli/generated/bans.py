@@ -61,9 +61,13 @@ def create_bans(
 
 
 @bans.command("delete")
-def delete_bans(ban: Annotated[str, typer.Argument(help="Id of the ban.")], yes: Yes = False) -> None:
+def delete_bans(
+    ban: Annotated[str, typer.Argument(help="Id of the ban.")],
+    reason: Annotated[str | None, typer.Option("--reason", help="Why the ban ends before its time, for the audit log.")] = None,
+    yes: Yes = False,
+) -> None:
     """End a ban. By the owner of the route, or with a platform key."""
     with connected() as client:
         confirm(f"End the ban {ban}?", yes)
-        client.bans.delete(ban)
+        client.bans.delete(ban, reason=reason)
         typer.echo(f"ended the ban {ban}")

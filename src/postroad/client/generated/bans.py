@@ -46,9 +46,9 @@ class BansCalls:
         return Call(method="POST", path="/v1/bans", body=body, response=Ban, is_repeatable=False)
 
     @operation
-    def delete(self, ban: str) -> Call[None]:
+    def delete(self, ban: str, *, reason: str | None = None) -> Call[None]:
         """End a ban. By the owner of the route, or with a platform key. Raises BanNotFound."""
-        return Call(method="DELETE", path=f"/v1/bans/{segment(ban)}")
+        return Call(method="DELETE", path=f"/v1/bans/{segment(ban)}", query={"reason": reason})
 
 
 class Bans(BansCalls, SyncNamespace):
