@@ -67,6 +67,33 @@ async def test_the_load_test_example_compares_two_rates(running: Installation) -
     assert output.splitlines()[-1] == "the third one was cancelled"
 
 
+async def test_the_incident_example_redrives_only_those(running: Installation) -> None:
+    script, key = str(ROOT / "examples" / "console" / "incident.py"), running.credentials["tenant_key"]
+
+    output = await run([sys.executable, script], running, POSTROAD_URL=running.url, POSTROAD_KEY=key)
+
+    lines = output.splitlines()
+    assert lines[0] == "order 10003 is dead in example-incident: HTTP 500 from crm, request 4711"
+    assert lines[1:4] == ["3 of HTTP # from crm, request #", "1 of # no such mailbox", "3 moved, 1 died again"]
+    assert lines[-2:] == ["paused: the crm is down", "the live state says paused: True"]
+
+
+async def test_the_sign_in_example_signs_in_once(running: Installation) -> None:
+    script, key = str(ROOT / "examples" / "console" / "sign_in.py"), running.credentials["admin_key"]
+
+    output = await run([sys.executable, script], running, POSTROAD_URL=running.url, POSTROAD_KEY=key)
+
+    lines = output.splitlines()
+    assert lines[0].endswith("with HttpOnly: True")
+    assert lines[1:5] == [
+        "the link again: 401",
+        "queues with the cookie: 200",
+        "a change from another site: 403",
+        "after signing out: 401",
+    ]
+    assert re.fullmatch(r"1 server, \d+ streams, 0 without a quorum", lines[5])
+
+
 async def test_the_self_throttling_example_pauses(running: Installation) -> None:
     key = running.credentials["tenant_key"]
     script = str(ROOT / "examples" / "commands" / "self_throttling.py")
