@@ -1,7 +1,7 @@
-/** The words of a search field: free text, `header:name=value`, `field:path=value`, `id:…`, `correlation:…`, `job:…`, `group:…`. */
-export type Filter = { search?: string; header?: string; field?: string; messageId?: string; correlationId?: string; jobId?: string; groupId?: string }
+/** The words of a search field: free text, `header:name=value`, `field:path=value`, `id:…`, `correlation:…`, `job:…`, `group:…`, `redrive:…` (died again after it). */
+export type Filter = { search?: string; header?: string; field?: string; messageId?: string; correlationId?: string; jobId?: string; groupId?: string; redrive?: string }
 
-const prefixes: Record<string, keyof Filter> = { header: 'header', field: 'field', id: 'messageId', correlation: 'correlationId', job: 'jobId', group: 'groupId' }
+const prefixes: Record<string, keyof Filter> = { header: 'header', field: 'field', id: 'messageId', correlation: 'correlationId', job: 'jobId', group: 'groupId', redrive: 'redrive' }
 
 export function parseFilter(text: string): Filter {
   const filter: Filter = {}

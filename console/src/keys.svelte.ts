@@ -23,7 +23,7 @@ class Keys {
       return
     }
     const actions: Record<string, () => void> = {
-      '/': () => document.querySelector<HTMLInputElement>('#find')?.focus(),
+      '/': () => this.#find(),
       g: () => this.#armGo(),
       j: () => this.#move(1),
       k: () => this.#move(-1),
@@ -39,6 +39,13 @@ class Keys {
     if (!action) return
     event.preventDefault()
     action()
+  }
+
+  /** What was searched for before is selected, so that typing replaces it. */
+  #find() {
+    const field = document.querySelector<HTMLInputElement>('#find')
+    field?.focus()
+    field?.select()
   }
 
   #armGo() {

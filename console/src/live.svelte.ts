@@ -29,7 +29,7 @@ type Section = { rows: Record<string, Row>; removed?: string[]; reset?: boolean;
 type Message = { at: string; sections: Record<string, Section>; refused?: Record<string, string> }
 
 const samplesMax = 60
-const sampleMs = 10_000
+export const sampleMs = 10_000
 const always = ['queues', 'tasks', 'alerts']
 
 /**
@@ -49,6 +49,8 @@ class Live {
   readonly tasks = $derived((Object.values(this.sections.tasks ?? {}) as unknown as Schemas['Task'][]).sort((a, b) => b.createdAt.localeCompare(a.createdAt)))
   readonly flows = $derived(Object.values(this.sections.flow ?? {}) as unknown as Flow[])
   readonly changes = $derived((Object.values(this.sections.changes ?? {}) as unknown as Change[]).sort((a, b) => b.at.localeCompare(a.at)))
+  /** Changes that may be the cause of something: not who signed in. */
+  readonly shownChanges = $derived(this.changes.filter((change) => change.action !== 'platform.use' && !change.action.startsWith('session.')))
   #needs = new Map<string, number>()
   #names = new Set<string>()
   #watch = ''

@@ -1,32 +1,14 @@
 """Commands in the console: search, replays, the telemetry queue."""
 
 import re
-from typing import Any
 
-import msgspec
 import pytest
 from playwright.sync_api import expect
 
+from tests.browser.commands import register, send
 from tests.browser.console import Console
-from tests.commands.senders import envelope
 
 pytestmark = pytest.mark.browser
-
-
-def register(console: Console) -> str:
-    """A sender with a grant on a route; returns its secret."""
-    console.queue("bot-post", maxAttempts=3)
-    console.call("PUT", "/v1/services/bot", {})
-    console.call("PUT", "/v1/services/billing", {"trustedKeys": [console.key_id]})
-    console.call("PUT", "/v1/routes/bot/post", {"queue": "bot-post"})
-    console.call("PUT", "/v1/grants/bot/post/billing", {})
-    services = console.call("GET", "/v1/tenant-config")["services"]
-    return str(services[0]["secrets"][0]["secret"])
-
-
-def send(console: Console, secret: str, **fields: Any) -> int:
-    body = msgspec.json.encode(envelope(secret, **fields))
-    return console.status("POST", "/v1/commands", body=body, service="billing")
 
 
 def test_a_dead_letter_is_sent_again_as_a_command(console: Console) -> None:
@@ -86,3 +68,18 @@ def test_the_telemetry_queue_is_shown_from_the_first_service_on(console: Console
     messages = console.call("POST", "/v1/queues/_telemetry/pull", {"maxMessages": 10})["messages"]
     console.call("POST", "/v1/queues/_telemetry/ack", {"receiptIds": [one["receiptId"] for one in messages]})
     expect(page.locator(".panel", has_text="Acknowledged")).to_contain_text("2")
+
+
+def test_a_dry_run_shows_the_check_that_fails(console: Console) -> None:
+    register(console)
+    page = console.sign_in(path="/commands/bot/post")
+    page.get_by_label("Source").fill("billing")
+    page.get_by_role("button", name="Dry run").click()
+    grant = page.get_by_role("listitem").filter(has_text="grant")
+    expect(grant).to_contain_text("✔")
+    console.call("DELETE", "/v1/grants/bot/post/billing")
+    page.get_by_role("button", name="Dry run").click()
+    expect(grant).to_contain_text("✖")
+    expect(grant).to_contain_text("no grant for")
+    expect(page.get_by_text("acl-deny")).to_be_visible()
+    assert console.call("GET", "/v1/queues/bot-post")["stats"]["ready"] == 0

@@ -5,6 +5,8 @@ export type Series = { label: string; values: (number | null)[]; colour?: number
 
 type Options = {
   xs: number[]
+  /** The x axis, in seconds; else that of the data. */
+  range?: [number, number]
   isTime: boolean
   series: Series[]
   height: number
@@ -18,8 +20,19 @@ type Options = {
 
 export const dataOf = (xs: number[], series: Series[]) => [xs, ...series.map((one) => one.values)] as uPlot.AlignedData
 
+/** The label of a mark, at the side of it where it fits. */
+function labelMark(plot: uPlot, label: string, x: number) {
+  const pixels = devicePixelRatio
+  const short = label.length > 26 ? `${label.slice(0, 25)}…` : label
+  plot.ctx.font = `${10 * pixels}px sans-serif`
+  plot.ctx.fillStyle = plot.ctx.strokeStyle
+  const isRight = x + plot.ctx.measureText(short).width + 4 * pixels < plot.bbox.left + plot.bbox.width
+  plot.ctx.textAlign = isRight ? 'left' : 'right'
+  plot.ctx.fillText(short, x + (isRight ? 4 : -4) * pixels, plot.bbox.top + 10 * pixels)
+}
+
 export function draw(box: HTMLElement, options: Options): uPlot {
-  const { xs, isTime, series, height, colours, line, dim, font, format } = options
+  const { xs, range, isTime, series, height, colours, line, dim, font, format } = options
   const axis = { stroke: dim, font: `11px ${font}`, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 } }
   return new uPlot(
     {
@@ -27,7 +40,7 @@ export function draw(box: HTMLElement, options: Options): uPlot {
       height,
       legend: { show: false },
       cursor: { ...(isTime ? { sync: { key: 'postroad' } } : {}), points: { size: 6 } },
-      scales: { x: { time: isTime }, y: { range: (_plot, _low, high) => [0, Math.max(1, (high ?? 1) * 1.08)] } },
+      scales: { x: { time: isTime, ...(range ? { range: () => range } : {}) }, y: { range: (_plot, _low, high) => [0, Math.max(1, (high ?? 1) * 1.08)] } },
       axes: [isTime ? axis : { ...axis, values: (_plot, values) => values.map((value) => `${value} s`) }, { ...axis, size: 56, values: (_plot, values) => values.map((value) => format(value)) }],
       series: [{}, ...series.map((one, index) => ({ label: one.label, stroke: colours[(one.colour ?? index) % colours.length], width: 1.5, ...(one.isDashed ? { dash: [5, 4] } : {}), points: { show: xs.length < 3 } }))],
       hooks: {
@@ -36,13 +49,17 @@ export function draw(box: HTMLElement, options: Options): uPlot {
             plot.ctx.save()
             plot.ctx.strokeStyle = dim
             plot.ctx.setLineDash([3, 3])
-            for (const mark of options.marks()) {
+            let labelled = -Infinity
+            for (const mark of [...options.marks()].sort((a, b) => a.at.localeCompare(b.at))) {
               const x = plot.valToPos(Date.parse(mark.at) / 1000, 'x', true)
               if (x < plot.bbox.left || x > plot.bbox.left + plot.bbox.width) continue
               plot.ctx.beginPath()
               plot.ctx.moveTo(x, plot.bbox.top)
               plot.ctx.lineTo(x, plot.bbox.top + plot.bbox.height)
               plot.ctx.stroke()
+              if (x - labelled < 150 * devicePixelRatio) continue
+              labelMark(plot, mark.label, x)
+              labelled = x
             }
             plot.ctx.restore()
           },

@@ -1,6 +1,7 @@
 import { api, call, type Schemas } from '../../api'
 
 type Task = Schemas['Task']
+const diesAgainMs = 120_000
 
 /** Tasks that this tab started: their end is announced. */
 class FollowedTasks {
@@ -15,13 +16,16 @@ class FollowedTasks {
     this.latest = null
   }
 
+  /** Until its end; a redrive longer, because messages may die again. */
   async #poll(id: string) {
+    const watchedUntil = Date.now() + diesAgainMs
     for (let wait = 300; ; wait = Math.min(2000, wait * 1.5)) {
       await new Promise((resolve) => setTimeout(resolve, wait))
       const task = await call(api.GET('/v1/tasks/{task}', { params: { path: { task: id } } })).catch(() => null)
       if (!task || this.latest?.id !== id) return
       this.latest = task
-      if (['done', 'failed', 'cancelled'].includes(task.state)) return
+      if (!['done', 'failed', 'cancelled'].includes(task.state)) continue
+      if (task.kind !== 'redrive' || Date.now() > watchedUntil) return
     }
   }
 }
