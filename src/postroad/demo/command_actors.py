@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from postroad.api.command_limits import BanNotFound, FairnessViolation
 from postroad.api.commands import CommandResult
 from postroad.client.command_signer import NewCommand, envelope
-from postroad.client.errors import GrantNotFound
+from postroad.client.errors import GrantNotFound, LeaseExpired
 from postroad.demo.clock import DemoClock
 from postroad.demo.command_plan import PlannedCommand, plan_commands
 from postroad.demo.command_scenarios import BAN, SenderScenario
@@ -148,6 +148,7 @@ async def read_telemetry(clock: DemoClock, tenant: DemoTenant, counters: TenantC
     """Read the tenant's telemetry queue until the run drains."""
     while not clock.is_draining:
         await clock.throttle()
-        async for _ in tenant.client.telemetry.consume(stop_when_empty=True):
-            counters.counts["telemetryRead"] += 1
+        with contextlib.suppress(LeaseExpired):  # on a slow machine: what was not acknowledged in time comes again
+            async for _ in tenant.client.telemetry.consume(stop_when_empty=True):
+                counters.counts["telemetryRead"] += 1
         await clock.sleep(_READ_SECONDS, until_drain=True)

@@ -22,6 +22,8 @@ _TENANT_COUNTERS = (
     "deleted",
     "left",
     "telemetryRead",
+    "events",
+    "valuesWritten",
 )
 _SERVICE_COUNTERS = ("sent", "delivered", "duplicate", "failed", "invalid")
 
@@ -62,7 +64,8 @@ class TenantCounters:
 
     `appends` are calls, `appended` the messages in them, `read` those that the live reader received. `said` are publishes to
     sessions, `copied` the copies made when they returned, `heard` those that readers of sessions received. `left` are sessions
-    left to expire. `telemetryRead` are events from the telemetry queue. The total of `commands.sent` is that of all services.
+    left to expire. `telemetryRead` are events from the telemetry queue, `events` those
+    published to topics, `valuesWritten` changes of buckets. The total of `commands.sent` is that of all services.
     """
 
     tenant: str
@@ -110,6 +113,8 @@ SUMMARY_ROWS = {
     "commands.failed": "commands refused",
     "commands.invalid": "commands invalid",
     "telemetryRead": "telemetry read",
+    "events": "published to topics",
+    "valuesWritten": "values written",
 }
 
 

@@ -23,6 +23,7 @@ from postroad.demo.scenarios import SCENARIOS
 from postroad.demo.services import DemoServices, register_services
 from postroad.demo.stream_actors import append, publish_to_sessions, run_session
 from postroad.demo.tenants import DEADLINE_SECONDS, DemoTenant, prepared_tenant
+from postroad.demo.topic_actors import change_stock, publish_events
 
 _PROGRESS_SECONDS = 0.25
 
@@ -143,6 +144,7 @@ def _planned_actors(clock: DemoClock, tenant: DemoTenant, counters: TenantCounte
         append(clock, client, scenario, counters.counts),
         publish_to_sessions(clock, client, scenario, counters.counts),
         *(run_session(clock, client, session, counters.counts) for session in sessions),
+        *(actor(clock, client, scenario.events, counters.counts) for actor in (publish_events, change_stock) if scenario.events),
     ]
 
 

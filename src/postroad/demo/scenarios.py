@@ -78,6 +78,28 @@ class Redrive:
 
 
 @dataclass(frozen=True, slots=True)
+class SubscriptionScenario:
+    """An endpoint of a topic. Its host does not exist: deliveries fail, as they do while an endpoint is down."""
+
+    name: str
+    url: str
+    filter: tuple[str, ...] = (">",)
+    is_paused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EventsScenario:
+    """A topic with subscriptions, and a bucket whose values change. The rates are for 50 messages a second in all."""
+
+    topic: str
+    subscriptions: tuple[SubscriptionScenario, ...]
+    bucket: str
+    articles: tuple[str, ...]
+    events_per_second: float = 2.0
+    changes_per_second: float = 0.5
+
+
+@dataclass(frozen=True, slots=True)
 class TenantScenario:
     """Queues, a `feed` stream that is appended to and followed, and streams that sessions subscribe to, some of them by the
     `pattern`. The rates are for 50 messages a second in all."""
@@ -92,6 +114,7 @@ class TenantScenario:
     publishes_per_second: float
     sessions_per_minute: float
     redrives: tuple[Redrive, ...] = ()
+    events: EventsScenario | None = None
 
 
 DAY_MS = 86_400_000
@@ -125,6 +148,15 @@ SHOP = TenantScenario(
     publishes_per_second=0.8,
     sessions_per_minute=6,
     redrives=(Redrive("emails", _NO_TEMPLATE),),
+    events=EventsScenario(
+        "order-events",
+        subscriptions=(
+            SubscriptionScenario("warehouse", "https://warehouse.demo.invalid/orders", ("orders.*.paid",)),
+            SubscriptionScenario("newsletter", "https://newsletter.demo.invalid/", is_paused=True),
+        ),
+        bucket="stock",
+        articles=("boots", "coat", "hat", "lamp", "saddle", "trunk"),
+    ),
 )
 
 BANK = TenantScenario(

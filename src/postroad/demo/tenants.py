@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from postroad.client import AsyncPostroad
 from postroad.client.errors import AlreadyExists, KeyNotFound, PostroadError, TenantNotFound
 from postroad.demo.scenarios import TenantScenario
+from postroad.demo.topic_actors import create_events
 
 DEADLINE_SECONDS = 10.0  # for each call with its retries
 _KEY_NAME = "postroad demo"
@@ -98,3 +99,5 @@ async def _create_resources(admin: AsyncPostroad, scenario: TenantScenario) -> N
         await admin.queues.put(queue.name, **queue.settings)
     for stream in (scenario.feed, *scenario.session_streams):
         await admin.streams.create(stream)
+    if scenario.events is not None:
+        await create_events(admin, scenario.events)
