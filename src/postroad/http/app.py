@@ -7,15 +7,15 @@ import traceback
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import structlog
 
-from postroad.http import metrics
 from postroad.http.admission import Admission, AdmissionLimits, CallerLimits
 from postroad.http.client_ip import Network, client_address
 from postroad.http.html_pages import missing_page, page_response, prefers_html
 from postroad.http.loopback import check_loopback
+from postroad.http.metrics import RequestMetrics
 from postroad.http.open_sockets import OpenSockets, renewal
 from postroad.http.protocol_paths import is_protocol_path, is_protocol_request
 from postroad.http.query import parse_query
@@ -37,7 +37,6 @@ _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 _CORS_HEADERS = b"*, Authorization, Content-Type, Idempotency-Key, X-Request-Id, X-Postroad-Tenant, Last-Event-ID, traceparent"
 _PLATFORM = RouteRequirement.PLATFORM  # an attribute lookup in the enum would cost more than the rest of counting
 _ANONYMOUS = Credential.NONE
-_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 log = structlog.get_logger("postroad.http")
 
@@ -95,8 +94,7 @@ class App:
             if settings.cors_origin != "*":
                 self._cors_headers.append((b"vary", b"Origin"))
         self.has_callbacks = True  # tests run over both paths
-        self._request_metrics: dict[tuple[str, str, int], Any] = {}
-        self._duration_metrics: dict[tuple[str, str], Any] = {}
+        self._metrics = RequestMetrics()
 
     def drain(self) -> None:
         self.draining.set()
@@ -434,18 +432,7 @@ class App:
             await asyncio.sleep(0)
 
     def _observe(self, method: str, path: str, status: int, seconds: float, request_id: str) -> None:
-        if method not in _METHODS:
-            method = "other"
-        key = (method, path, status)
-        counter = self._request_metrics.get(key)
-        if counter is None:
-            counter = self._request_metrics[key] = metrics.requests.labels(method, path or "none", str(status))
-        counter.inc()
-        duration = self._duration_metrics.get((method, path))
-        if duration is None and path:
-            duration = self._duration_metrics[method, path] = metrics.request_seconds.labels(method, path)
-        if duration is not None:
-            duration.observe(seconds)
+        self._metrics.observe(method, path, status, seconds)
         if self._settings.access_log:
             log.info("request", request_id=request_id, method=method, route=path, status=status, ms=round(seconds * 1000, 2))
 

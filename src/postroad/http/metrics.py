@@ -1,5 +1,7 @@
 """Metrics of requests."""
 
+from typing import Any
+
 from postroad.kernel.buffered_metrics import Counter, Gauge, Histogram
 
 requests = Counter("postroad_http_requests_total", "Requests.", ["method", "route", "status"])
@@ -21,3 +23,27 @@ tls_certificate_expiry = Gauge(
     multiprocess_mode="livemin",
 )
 tls_reloads = Counter("postroad_tls_reloads_total", "Changed certificates that were loaded, or could not be.", ["outcome"])
+
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+
+class RequestMetrics:
+    """Counts requests; keeps the metrics of each route, which the library looks up slowly."""
+
+    def __init__(self) -> None:
+        self._counters: dict[tuple[str, str, int], Any] = {}
+        self._durations: dict[tuple[str, str], Any] = {}
+
+    def observe(self, method: str, path: str, status: int, seconds: float) -> None:
+        """`path`: of the route; empty if there is none."""
+        if method not in _METHODS:
+            method = "other"
+        counter = self._counters.get((method, path, status))
+        if counter is None:
+            counter = self._counters[method, path, status] = requests.labels(method, path or "none", str(status))
+        counter.inc()
+        duration = self._durations.get((method, path))
+        if duration is None and path:
+            duration = self._durations[method, path] = request_seconds.labels(method, path)
+        if duration is not None:
+            duration.observe(seconds)
