@@ -145,7 +145,7 @@ async def test_the_topics_example_replays_its_orders(running: Installation) -> N
     )
 
     assert output.splitlines() == [
-        "orders keeps messages for 30 days",
+        "example-orders keeps messages for 30 days",
         "created: [1, 2, 3]",
         "in the US, or paid: 3",
         "open: [3]",

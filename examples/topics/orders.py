@@ -8,7 +8,7 @@ import asyncio
 from postroad.client import AsyncPostroad, TopicMessage
 from postroad.client.errors import IdempotencyMismatch
 
-TOPIC = "orders"
+TOPIC = "example-orders"  # it is purged and deleted
 EVENTS = [
     ("orders.eu.created", {"id": 1, "total": 40}),
     ("orders.us.created", {"id": 2, "total": 75}),
