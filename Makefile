@@ -10,7 +10,7 @@ COMPOSE_BUILD ?= docker build -f deploy/Dockerfile
 COMPILE := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --upgrade \
 	--no-header --no-emit-index-url --no-emit-find-links --no-emit-package spark-jetstream
 
-.PHONY: help setup dashboards up down run console browser-test screenshots test test-unit conformance chaos regions check format schemathesis soak generate docs lock bench bench-pipeline clean
+.PHONY: help setup containers dashboards up down run console browser-test screenshots test test-unit conformance chaos regions check format schemathesis soak generate docs lock bench bench-pipeline clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:[^#]*## /\t/' | expand -t 12
@@ -79,6 +79,9 @@ up: setup ## Start a whole installation in containers (COMPOSE="docker compose")
 
 down: ## Stop the containers of `make up`; volumes and secrets stay
 	@$(COMPOSE) -f deploy/compose.yaml down
+
+containers: setup ## Build the images, run deploy/compose.yaml with podman, kill and replace every container under load: a quarter of an hour, as root
+	@$(BIN)/python -m tests.deployment.containers
 
 dashboards: setup ## Write the alert rules and dashboards of deploy/ from the list in src/postroad/monitoring
 	@$(BIN)/python scripts/write_dashboards.py

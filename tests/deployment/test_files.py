@@ -142,7 +142,8 @@ def test_the_secrets_of_an_installation_are_written_once(tmp_path: Path) -> None
     folder = tmp_path / "secrets"
     write_secrets(folder)
     before = {path.name: path.read_text() for path in folder.iterdir()}
-    assert set(before) == set(FILES) and all((folder / name).stat().st_mode & 0o077 == 0 for name in FILES)
+    assert set(before) == set(FILES) and folder.stat().st_mode & 0o077 == 0
+    assert all((folder / name).stat().st_mode & 0o004 for name in FILES), "a container runs as another user"
     with pytest.raises(AlreadyExists):
         write_secrets(folder)
     assert load_settings({"POSTROAD_CONFIG": str(folder / "postroad.toml")}).platform_key is not None

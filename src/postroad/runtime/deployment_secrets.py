@@ -17,6 +17,9 @@ def write_secrets(folder: Path) -> None:
 
     `postroad.toml` has the platform key, for POSTROAD_CONFIG. `credentials.toml` has the first keys: in the data directory, the
     first start creates exactly these. `user.nk` is the seed of the NATS user whose public key is in `nats-auth.conf`.
+
+    The directory is for its owner only. Its files can be read by every user, because a container sees a mounted file without the
+    directory around it, and runs as another user than the one that writes them.
     """
     if all((folder / name).exists() for name in FILES):
         raise AlreadyExists(f"{folder} has the secrets of an installation already")
@@ -30,3 +33,5 @@ def write_secrets(folder: Path) -> None:
     write_private(folder / "user.nk", seed.decode() + "\n")
     public = nkeys.from_seed(seed).public_key.decode()
     write_private(folder / "nats-auth.conf", f'authorization {{ users: [ {{ nkey: "{public}" }} ], timeout: 5 }}\n')
+    for name in FILES:
+        (folder / name).chmod(0o644)
