@@ -19,6 +19,7 @@ PACKAGES: tuple[str, ...] = (
     "postroad.access",
     "postroad.telemetry",
     "postroad.tasks",
+    "postroad.manifests",
     "postroad.regions",
     "postroad.queues",
     "postroad.schedules",

@@ -78,11 +78,11 @@ def test_a_file_is_applied_once_changed_and_pruned(shell: Shell, name: str, tmp_
     )
     shown = shell.run("apply", "-f", str(file), "--dry-run").stdout.splitlines()
     assert shown == [
-        f"create service {name}",
-        f"create service {name}-bot",
-        f"create route {name}-bot/post",
-        f"create grant {name}-bot/post to default/{name}",
-        f"create grant {name}-bot/post to partner/*",
+        f"create services {name}",
+        f"create services {name}-bot",
+        f"create routes {name}-bot/post",
+        f"create grants {name}-bot/post/default/{name}",
+        f"create grants {name}-bot/post/partner/*",
     ]
     assert "made 5 changes" in shell.run("apply", "-f", str(file), "--yes").stdout
     assert shell.run("apply", "-f", str(file)).stdout == "no differences\n"
@@ -96,11 +96,11 @@ def test_a_file_is_applied_once_changed_and_pruned(shell: Shell, name: str, tmp_
         )
     )
     changed = shell.run("apply", "-f", str(smaller), "--yes").stdout
-    assert f'change route {name}-bot/post: signature "optional" → "required"' in changed and "delete" not in changed
+    assert f'change routes {name}-bot/post: signature "optional" → "required"' in changed and "delete" not in changed
     pruned = shell.run("apply", "-f", str(smaller), "--prune", "--dry-run").stdout
-    assert f"delete grant {name}-bot/post to partner/*" in pruned
+    assert f"delete grants {name}-bot/post/partner/*" in pruned
     assert shell.run("grants", "list", "--service", f"{name}-bot", "--json").json[1]["source"] == "partner/*"
     wrong = tmp_path / "wrong.toml"
-    for text, cause in (("[routes.x]", "named <service>/<command>"), ("[other]", "nothing else"), ("x = ", "wrong.toml")):
+    for text, cause in (("[routes.x]", "named <service>/<command>"), ("[other]", "unknown kind"), ("x = ", "wrong.toml")):
         wrong.write_text(text)
         assert cause in shell.invoke("apply", "-f", str(wrong)).stderr

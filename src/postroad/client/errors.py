@@ -32,6 +32,7 @@ from postroad.api.commands import (
 from postroad.api.installation import BackupInconsistent, BackupInvalid, EngineNotEmpty, FormatTooNew, RestoreIncomplete
 from postroad.api.jobs import JobEnded, JobInProgress, JobNotFound, PayloadGone
 from postroad.api.loadtests import LoadTestNotFound, LoadTestRunning, LoadTestsDisabled
+from postroad.api.manifests import ManifestChanged, ManifestNotFound
 from postroad.api.queue_errors import (
     AlreadySettled,
     IdempotencyMismatch,
@@ -171,6 +172,8 @@ __all__ = [
     "Maintenance",
     "MalformedJson",
     "MalformedRequest",
+    "ManifestChanged",
+    "ManifestNotFound",
     "MessageNotFound",
     "MethodNotAllowed",
     "MisdirectedRequest",

@@ -11,6 +11,7 @@ MODULES = frozenset(
         "jobs",
         "keys",
         "loadtests",
+        "manifests",
         "queues",
         "queues_dlq",
         "quotas",
@@ -32,6 +33,7 @@ MODULES = frozenset(
 
 GROUPS: dict[str, str] = {
     "tokens": "Stream tokens, for live reads where the client cannot send a header. Needs the scope read.",
+    "manifests": "Which resources `postroad apply` has created.",
     "schedules": "Messages published by cron expression or interval.",
     "services": "Services that send and receive commands.",
     "routes": "Routes of commands to queues, and the change log of the registry.",

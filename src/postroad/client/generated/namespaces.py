@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from postroad.client.generated.invites import AsyncInvites, Invites
     from postroad.client.generated.jwt_secrets import AsyncJwtSecrets, JwtSecrets
     from postroad.client.generated.loadtests import AsyncLoadtests, Loadtests
+    from postroad.client.generated.manifests import AsyncManifests, Manifests
     from postroad.client.generated.pipeline import AsyncPipeline, Pipeline
     from postroad.client.generated.quotas import AsyncQuotas, Quotas
     from postroad.client.generated.regions import AsyncRegions, Regions
@@ -91,6 +92,12 @@ class GeneratedNamespaces:
         from postroad.client.tasks import Tasks
 
         return Tasks(self._transport)
+
+    @cached_property
+    def manifests(self) -> "Manifests":
+        from postroad.client.generated.manifests import Manifests
+
+        return Manifests(self._transport)
 
     @cached_property
     def regions(self) -> "Regions":
@@ -294,6 +301,12 @@ class AsyncGeneratedNamespaces:
         from postroad.client.tasks import AsyncTasks
 
         return AsyncTasks(self._transport)
+
+    @cached_property
+    def manifests(self) -> "AsyncManifests":
+        from postroad.client.generated.manifests import AsyncManifests
+
+        return AsyncManifests(self._transport)
 
     @cached_property
     def regions(self) -> "AsyncRegions":

@@ -1,0 +1,1 @@
+"""Resources declared in files: read, compare with the server, apply, export."""

@@ -1,0 +1,1 @@
+"""Manifests: the record of what `postroad apply` has created."""
