@@ -102,7 +102,7 @@ async def main() -> None:
     parser.add_argument("--seconds", type=float, default=5)
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as home:
-        running = Installation(Path(home), POSTROAD_WORKERS="2", POSTROAD_REQUESTS_PER_SECOND_PER_TENANT_MAX="0")
+        running = Installation(Path(home), POSTROAD_WORKERS="4", POSTROAD_REQUESTS_PER_SECOND_PER_TENANT_MAX="0")
         try:
             await running.start().ready(300)
             connector = aiohttp.TCPConnector(limit=0)
