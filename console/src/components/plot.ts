@@ -1,5 +1,6 @@
 import uPlot from 'uplot'
 import 'uplot/dist/uPlot.min.css'
+import { date } from '../format'
 
 export type Series = { label: string; values: (number | null)[]; colour?: number; isDashed?: boolean }
 
@@ -19,6 +20,12 @@ type Options = {
 }
 
 export const dataOf = (xs: number[], series: Series[]) => [xs, ...series.map((one) => one.values)] as uPlot.AlignedData
+
+/** `12:03`, or the day if the axis has more than one. */
+function timeLabel(seconds: number, axisSeconds: number): string {
+  const text = date(new Date(seconds * 1000).toISOString())
+  return axisSeconds > 36 * 3600 ? text.slice(5, 10) : text.slice(11)
+}
 
 /** The label of a mark, at the side of it where it fits. */
 function labelMark(plot: uPlot, label: string, x: number) {
@@ -41,13 +48,14 @@ export function draw(box: HTMLElement, options: Options): uPlot {
       legend: { show: false },
       cursor: { ...(isTime ? { sync: { key: 'postroad' } } : {}), points: { size: 6 } },
       scales: { x: { time: isTime, ...(range ? { range: () => range } : {}) }, y: { range: (_plot, _low, high) => [0, Math.max(1, (high ?? 1) * 1.08)] } },
-      axes: [isTime ? axis : { ...axis, values: (_plot, values) => values.map((value) => `${value} s`) }, { ...axis, size: 56, values: (_plot, values) => values.map((value) => format(value)) }],
+      axes: [isTime ? { ...axis, values: (plot, values) => values.map((value) => timeLabel(value, (plot.scales.x!.max ?? 0) - (plot.scales.x!.min ?? 0))) } : { ...axis, values: (_plot, values) => values.map((value) => `${value} s`) }, { ...axis, size: 56, values: (_plot, values) => values.map((value) => format(value)) }],
       series: [{}, ...series.map((one, index) => ({ label: one.label, stroke: colours[(one.colour ?? index) % colours.length], width: 1.5, ...(one.isDashed ? { dash: [5, 4] } : {}), points: { show: xs.length < 3 } }))],
       hooks: {
         draw: [
           (plot) => {
             plot.ctx.save()
             plot.ctx.strokeStyle = dim
+            plot.ctx.lineWidth = devicePixelRatio
             plot.ctx.setLineDash([3, 3])
             let labelled = -Infinity
             for (const mark of [...options.marks()].sort((a, b) => a.at.localeCompare(b.at))) {
