@@ -34,6 +34,7 @@ test: setup ## Run every test, or those of one folder (PKG=queues) or tier (TIER
 	@sh scripts/setup-strace
 	@sh scripts/setup-netns
 	@sh scripts/setup-prometheus
+	@sh scripts/setup-rabbitmq
 	@sh scripts/setup-browser
 	@sh scripts/build-console
 	@$(PYTEST) $(if $(TIER),-m $(TIER)) $(if $(PKG),$(wildcard tests/$(PKG) packages/$(PKG)))
@@ -103,7 +104,7 @@ docs: setup ## Write the reference pages that come from the code
 	@$(BIN)/python scripts/write_docs.py
 
 lock: setup ## Resolve the dependencies again: requirements.lock to run Postroad, requirements-dev.lock for the rest
-	@$(COMPILE) pyproject.toml --extra pipeline --extra console --group build -o requirements.lock
+	@$(COMPILE) pyproject.toml --extra pipeline --extra console --extra rabbitmq --group build -o requirements.lock
 	@$(COMPILE) --group dev --constraints requirements.lock -o requirements-dev.lock
 
 bench-pipeline: setup ## Measure the data source, the ingest and the reports beside DuckDB and Polars

@@ -277,4 +277,4 @@ def pull_consumer_of(tenant: Tenant) -> PullConsumer:
     """The gateway's pull consumer of the queue `q`, which the first pull creates."""
     backend = tenant.gateway.node.platform.use(QueuesCapability).backend
     nothing = PullConsumer(tenant.gateway.node.platform.connection, "none", "none")
-    return backend._pull_consumers.get(queue_stream(tenant.id, "q"), nothing)
+    return backend.engine._pull_consumers.get(queue_stream(tenant.id, "q"), nothing)

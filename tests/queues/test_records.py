@@ -60,9 +60,9 @@ def test_a_receipt_of_another_priority_has_version_2() -> None:
     for priority, number in (("high", 1), ("low", 2)):
         body = replace(ONE, priority=priority).to_bytes()  # type: ignore[arg-type]
         assert body == b"\x02" + ONE.to_bytes()[1:] + bytes([number])
-        with pytest.raises(ValueError, match="version 1, 2 or 3"):
+        with pytest.raises(ValueError, match="version 1, 2, 3 or 4"):
             Receipt.from_bytes(body[:-1])
-        with pytest.raises(ValueError, match="version 1, 2 or 3"):
+        with pytest.raises(ValueError, match="version 1, 2, 3 or 4"):
             Receipt.from_bytes(body[:-1] + b"\x03")
 
 

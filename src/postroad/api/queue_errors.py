@@ -1,6 +1,6 @@
 """Errors of queues, their messages and leases."""
 
-from postroad.kernel.errors import ConflictError, InvalidRequest, NotFound
+from postroad.kernel.errors import ConflictError, InvalidRequest, NotFound, Unavailable
 
 
 class QueueNotFound(NotFound, code="queue-not-found", status=404, title="Queue not found"):
@@ -37,3 +37,11 @@ class AlreadySettled(ConflictError, code="already-settled", status=409, title="L
 
 class JobWasCancelled(ConflictError, code="job-cancelled", status=409, title="Job cancelled"):
     """The job was cancelled while its message was leased. Stop the work: the message is not delivered again."""
+
+
+class BackendCannot(ConflictError, code="backend-cannot", status=409, title="Not possible with this backend"):
+    """The backend of the queue does not support the operation; `detail` names an alternative."""
+
+
+class BackendUnavailable(Unavailable, code="backend-unavailable", status=503, retryable=True, title="Backend unavailable"):
+    """RabbitMQ is unreachable, blocked or without a leader for the queue. A write may or may not be stored."""

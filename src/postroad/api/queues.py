@@ -17,6 +17,12 @@ from postroad.api.queue_errors import (
     AlreadySettled as AlreadySettled,
 )
 from postroad.api.queue_errors import (
+    BackendCannot as BackendCannot,
+)
+from postroad.api.queue_errors import (
+    BackendUnavailable as BackendUnavailable,
+)
+from postroad.api.queue_errors import (
     IdempotencyMismatch as IdempotencyMismatch,
 )
 from postroad.api.queue_errors import (

@@ -35,6 +35,8 @@ from postroad.api.loadtests import LoadTestNotFound, LoadTestRunning, LoadTestsD
 from postroad.api.manifests import ManifestChanged, ManifestNotFound
 from postroad.api.queue_errors import (
     AlreadySettled,
+    BackendCannot,
+    BackendUnavailable,
     IdempotencyMismatch,
     JobWasCancelled,
     LeaseExpired,
@@ -119,6 +121,8 @@ __all__ = [
     "AlreadyExists",
     "AlreadySettled",
     "AuthError",
+    "BackendCannot",
+    "BackendUnavailable",
     "BackupInconsistent",
     "BackupInvalid",
     "BanNotFound",

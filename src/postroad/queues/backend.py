@@ -20,12 +20,13 @@ from postroad.queues.records import QueueRecord, Receipt
 DeliveryGroup = tuple[Priority, Sequence[Delivery]]  # deliveries of messages with one priority
 Settlement = tuple[DeliveryRef, int | None]  # None: the message is done; else it is delivered again after so many milliseconds
 StoreOutcome = Sequence[PublishAck] | PostroadError
+Fetched = Entry | PostroadError | None  # None: it is not in the queue any more
 ALL_SETTLED: Mapping[DeliveryRef, PostroadError] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class BackendStats:
-    """Messages by state. `waiting`: pulls of all processes that the backend knows of. `oldest_at_ms`: None if not known."""
+    """Messages by state. `waiting`: open requests of pulls. Both it and `oldest_at_ms` are None if the backend does not know."""
 
     ready: int = 0
     leased: int = 0
@@ -33,7 +34,7 @@ class BackendStats:
     overdue: int = 0
     retrying: int = 0
     delayed: int = 0
-    waiting: int = 0
+    waiting: int | None = None
     oldest_at_ms: int | None = None
 
 
@@ -75,8 +76,8 @@ class QueueBackend(Protocol):
     ) -> Mapping[DeliveryRef, PostroadError]:
         """Let leases end so many milliseconds from now. The errors of those that are gone."""
 
-    async def fetch(self, record: QueueRecord, receipts: Sequence[Receipt]) -> list[Entry | None]:
-        """The leased messages, None for each that is not in the queue any more."""
+    async def fetch(self, record: QueueRecord, receipts: Sequence[Receipt]) -> Sequence[Fetched]:
+        """The leased messages; the error of each whose lease is gone."""
 
     async def latest_delivery(self, record: QueueRecord, receipt: Receipt, attempt: int) -> Receipt | None:
         """The receipt with the numbers of the message's latest delivery, which `settle` accepts although its lease has ended.

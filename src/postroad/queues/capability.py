@@ -7,6 +7,8 @@ from prometheus_client.registry import Collector
 
 from postroad.api.queues import (
     AlreadySettled,
+    BackendCannot,
+    BackendUnavailable,
     IdempotencyMismatch,
     JobWasCancelled,
     LeaseExpired,
@@ -24,6 +26,7 @@ from postroad.kernel.ids import new_request_id
 from postroad.kernel.names import QUEUE, queue_name
 from postroad.kernel.resources import ResourceKind
 from postroad.platform import BackgroundJob, Capability, Platform, Role, every
+from postroad.queues.backends import Backends
 from postroad.queues.browsing import QueueBrowser
 from postroad.queues.cancelled_messages import CancelledMessages
 from postroad.queues.client_routes import ClientRoutes
@@ -88,6 +91,8 @@ class QueuesCapability(Capability):
         IdempotencyMismatch,
         SchemaMismatch,
         SchemaTooSlow,
+        BackendCannot,
+        BackendUnavailable,
         ReceiptInvalid,
         LeaseExpired,
         AlreadySettled,
@@ -140,7 +145,9 @@ class QueuesCapability(Capability):
         )
         self.deferred_messages = DeferredMessages(connection, committers)
         self.group_shares = GroupShares(connection, self.lease_log, self.table, clock)
-        self.backend = EngineBackend(connection, committers, self.table, self.lease_log, self.deferred_messages, self._placements)
+        self.backend = Backends(
+            EngineBackend(connection, committers, self.table, self.lease_log, self.deferred_messages, self._placements)
+        )
         self.stats_reader = QueueStatsReader(
             connection,
             self.backend,

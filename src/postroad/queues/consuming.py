@@ -21,6 +21,7 @@ from postroad.queues.records import (
     QueueRecord,
     Receipt,
     StoredMessage,
+    TokenRef,
     message_of,
     read_message,
 )
@@ -229,4 +230,5 @@ def _receipt(delivery: DeliveryRef, stored: StoredMessage, leased_at_ms: int, de
         message_id=stored.id,
         job_id=stored.job,
         priority=priority,
+        token=delivery.token if isinstance(delivery, TokenRef) else b"",
     )

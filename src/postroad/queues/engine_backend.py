@@ -125,7 +125,7 @@ class EngineBackend(QueueBackend):
         await self._pull_consumer(record, priority).acknowledge([(ref, nak(lease_ms)) for ref in refs])
         return ALL_SETTLED
 
-    async def fetch(self, record: QueueRecord, receipts: Sequence[Receipt]) -> list[Entry | None]:
+    async def fetch(self, record: QueueRecord, receipts: Sequence[Receipt]) -> Sequence[Entry | None]:
         entries = await asyncio.gather(
             *(stream_reader.at(self._connection, record.stream, one.stream_sequence) for one in receipts)
         )

@@ -137,7 +137,9 @@ class LeaseOperations(ReceiptVerification):
         entries = await self._backend.fetch(record, [receipt for _, receipt in valid])
         redelivered, transitions = dict[int, Receipt](), list[Transition]()
         for (index, receipt), entry in zip(valid, entries, strict=True):
-            if is_final_nack(record.settings, receipt.attempt, request.action):
+            if isinstance(entry, PostroadError):
+                outcomes[index] = entry
+            elif is_final_nack(record.settings, receipt.attempt, request.action):
                 outcomes[index] = await self._reject(record, context, receipt, entry, request)
                 if outcomes[index] is None:
                     transitions.append(transition_of(receipt, step, now := self._clock(), now, receipt.deadline_ms))
@@ -251,10 +253,11 @@ class LeaseOperations(ReceiptVerification):
             ]
         verified = [receipt for receipt in receipts if isinstance(receipt, Receipt)]
         stored = await self._backend.fetch(record, verified)
-        present = {receipt for receipt, entry in zip(verified, stored, strict=True) if entry is not None}
+        present = {receipt for receipt, entry in zip(verified, stored, strict=True) if isinstance(entry, Entry)}
         now = self._clock()
         deadline = now + visibility_timeout_ms
         failed = await self._extend(record, present, visibility_timeout_ms)
+        failed |= {receipt: one for receipt, one in zip(verified, stored, strict=True) if isinstance(one, PostroadError)}
         present -= failed.keys()
         await self._record_extensions(record, present, now, deadline)
         self._outbox.record(context, *(job_events.extended(record, receipt, now, deadline) for receipt in present))
@@ -282,8 +285,9 @@ class LeaseOperations(ReceiptVerification):
         [receipt] = self._verify(record, [receipt_id], Step.EXTENDED)
         if not isinstance(receipt, Receipt):
             raise receipt or ReceiptInvalid("this is not a receipt of this queue")
-        if await self._backend.fetch(record, [receipt]) == [None]:
-            raise await self._gone(record, receipt)
+        [entry] = await self._backend.fetch(record, [receipt])
+        if not isinstance(entry, Entry):
+            raise entry or await self._gone(record, receipt)
         return record, receipt
 
     async def _gone(self, record: QueueRecord, receipt: Receipt) -> PostroadError:

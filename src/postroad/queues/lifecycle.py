@@ -21,10 +21,10 @@ from postroad.kernel.identity import Caller
 from postroad.kernel.ids import new_id
 from postroad.kernel.json import invalid_field
 from postroad.kernel.names import QUEUE_CHARS_MAX, escape, queue_name
+from postroad.queues.backends import Backends
 from postroad.queues.dead_letters import DeadLetters
-from postroad.queues.engine_backend import EngineBackend
 from postroad.queues.events import QueueChanged, QueueDeleted, QueuePurged
-from postroad.queues.records import DEFERRED, PRIORITY, QueueRecord
+from postroad.queues.records import DEFERRED, ENGINE, PRIORITY, QueueRecord
 from postroad.queues.rules import consumer_lease_ms
 from postroad.queues.schemas import Schemas
 from postroad.regions.placement import Placements, tags_of
@@ -41,7 +41,7 @@ class QueueLifecycle:
         outbox: Outbox,
         clock: Clock,
         *,
-        backend: EngineBackend,
+        backend: Backends,
         tenant_settings: TenantSettingsStore,
         audit: Audit,
         dead_letters: DeadLetters,
@@ -52,6 +52,7 @@ class QueueLifecycle:
         self._backend, self._tenant_settings, self._audit = backend, tenant_settings, audit
         self._dead_letters, self._schemas, self._placements = dead_letters, schemas, placements
         self.reserved: Container[str] = ()  # names of queues that other capabilities serve
+        self.new_backend = ENGINE  # of queues that are created
         dead_letters.find_queue = self.cached
         self._streams = StreamLifecycle(connection, table, clock, ensure=self._ensure_streams, release=self._release)
 
@@ -190,7 +191,8 @@ class QueueLifecycle:
             settings=settings,
             placement=placed.tags,
             replicas=placed.replicas,
-            consumer_lease_ms=consumer_lease_ms(settings),
+            consumer_lease_ms=consumer_lease_ms(settings) if self.new_backend == ENGINE else 0,
+            backend=self.new_backend,
             created_at_ms=now,
             updated_at_ms=now,
         )
@@ -254,7 +256,7 @@ class QueueLifecycle:
             await self._ensure_streams(record)
         else:
             for priority in prepared:
-                await self._backend.ensure_consumer(added(record), priority)
+                await self._backend.engine.ensure_consumer(added(record), priority)
         changed = await self._table.change(_key(record.tenant, record.name), added)
         if changed is None or changed[1].incarnation != record.incarnation:
             raise QueueNotFound(f"there is no queue {record.name!r}")

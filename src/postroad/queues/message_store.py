@@ -18,7 +18,7 @@ from postroad.queues.capacity import QueueCapacity
 from postroad.queues.group_shares import GroupShares
 from postroad.queues.lifecycle import QueueLifecycle
 from postroad.queues.message_writes import DeliveryMarker, PendingPublish, message_write
-from postroad.queues.records import DEFERRED, Marker, QueueRecord, StoredMessage, decode_marker
+from postroad.queues.records import DEFERRED, ENGINE, Marker, QueueRecord, StoredMessage, decode_marker
 from postroad.queues.stats import QueueStatsReader
 
 MARKER_READS = 5
@@ -48,7 +48,7 @@ class MessageStore:
 
         Raises QueueNotFound, EngineUnavailable.
         """
-        if not message.group or record.is_ordered:
+        if not message.group or record.is_ordered or record.backend != ENGINE:
             return record, message, False
         is_deferred = await self.shares.decided(record, message)
         if is_deferred and not record.has_deferred:

@@ -39,6 +39,7 @@ from postroad.queues.message_writes import (
     pending_publish,
 )
 from postroad.queues.records import (
+    ENGINE,
     PRIORITY,
     UNIQUE,
     QueueRecord,
@@ -120,7 +121,7 @@ class Publisher(MessageDelivery):
         if new.idempotency_key is not None or new.unique_key is not None or new.priority != "normal":
             return None
         record = self._lifecycle.cached(context.tenant, queue)
-        if record is None or record.settings.schema is not None or record.settings.max_messages:
+        if record is None or record.settings.schema is not None or record.settings.max_messages or record.backend != ENGINE:
             return None
         if record.is_ordered or new.dedupe_id is not None:
             check_for_queue(new, record.settings)
@@ -366,10 +367,10 @@ class Publisher(MessageDelivery):
     async def republish(self, record: QueueRecord, messages: Sequence[tuple[StoredMessage, str]]) -> list[int | PostroadError]:
         """Store messages that were in a queue before, each with an id that makes a repetition idempotent for a minute. The
         expiry of a message is dropped, and its priority with `maxInFlight`. Returns the sequence of each, or its error."""
-        if any(message.unique for message, _ in messages) and not record.is_ordered:
+        if any(message.unique for message, _ in messages) and not record.is_ordered and record.backend == ENGINE:
             record = await self._lifecycle.with_feature(record, UNIQUE)
-        changes: dict[str, Any] = {"expires": 0, "dead": None}
-        if record.is_ordered:
+        changes: dict[str, Any] = {"expires": 0, "dead": None, "attempts": 0}
+        if record.is_ordered or record.backend != ENGINE:
             changes |= {"priority": "normal", "unique": ""}
         elif record.settings.max_in_flight:
             changes["priority"] = "normal"

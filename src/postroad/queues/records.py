@@ -25,6 +25,7 @@ from postroad.kernel.ids import check_id, id_bytes, id_text
 from postroad.kernel.names import dead_stream, dead_subject, queue_stream, queue_subject
 from postroad.queues.rules import GROUP_TOKEN_CHARS
 
+ENGINE, RABBITMQ = "engine", "rabbitmq"  # backends
 UNIQUE, PRIORITY, DEFERRED = "unique", "priority", "deferred"  # features of a queue
 _READY = {"high": "high", "normal": "ready", "low": "low"}  # last token of the subjects of messages that are ready, by priority
 _RECEIPT_PRIORITIES: tuple[Priority, ...] = ("normal", "high", "low")  # by their number in a receipt
@@ -40,6 +41,7 @@ class QueueRecord(StreamOwner, frozen=True, kw_only=True):
     consumer_lease_ms: int = 0  # the lease that its consumer gives by itself (0: none), as of its creation
     replicas: int | None = None  # that the engine keeps; None in records of earlier versions
     purged_at_ms: int = 0  # by an API that limits how often
+    backend: str = ENGINE  # where its messages are
 
     @property
     def stream(self) -> str:
@@ -181,6 +183,7 @@ class StoredMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     group: str = ""
     dedupe: str = ""  # its `dedupeId`, in an ordered queue
     redrive: str = ""  # id of the task that moved it back to the queue
+    attempts: int = 0  # that were made before the message was stored again for the next one, in a backend that needs it
     payload: msgspec.Raw
 
 
@@ -279,8 +282,16 @@ def read_message(payload: bytes) -> StoredMessage:
 
 _RECEIPT = struct.Struct(">BQQIQQQ16s16s")
 _RECEIPT_VERSION, _PRIORITY_RECEIPT_VERSION = 1, 2  # the latter has one more byte
-_GROUP_RECEIPT_VERSION = 3
+_GROUP_RECEIPT_VERSION, _TOKEN_RECEIPT_VERSION = 3, 4
+_TOKEN_BYTES_MAX = 64
 _GROUP_BYTES = GROUP_TOKEN_CHARS // 2
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRef(DeliveryRef):
+    """A delivery that its numbers do not identify: its backend needs the token, too."""
+
+    token: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,13 +308,19 @@ class Receipt:
     job_id: str
     priority: Priority = "normal"
     group: str = ""  # token of the group, in an ordered queue
+    token: bytes = b""  # of the backend
 
     @property
     def ref(self) -> DeliveryRef:
+        if self.token:
+            return TokenRef(self.stream_sequence, self.consumer_sequence, self.attempt, self.stored_at_ns, self.token)
         return DeliveryRef(self.stream_sequence, self.consumer_sequence, self.attempt, self.stored_at_ns)
 
     def to_bytes(self) -> bytes:
-        """Version 1, version 2 with the number of the priority at its end if it is not normal, or version 3 with the group."""
+        """Version 1, version 2 with the number of the priority at its end if it is not normal, version 3 with the group, or
+        version 4 with the token."""
+        if self.token:
+            return self._pack(_TOKEN_RECEIPT_VERSION) + self.token
         if self.group:
             return self._pack(_GROUP_RECEIPT_VERSION) + bytes.fromhex(self.group)
         if self.priority == "normal":
@@ -311,42 +328,26 @@ class Receipt:
         return self._pack(_PRIORITY_RECEIPT_VERSION) + bytes([_RECEIPT_PRIORITIES.index(self.priority)])
 
     def _pack(self, version: int) -> bytes:
-        return _RECEIPT.pack(
-            version,
-            self.stream_sequence,
-            self.consumer_sequence,
-            self.attempt,
-            self.stored_at_ns,
-            self.leased_at_ms,
-            self.deadline_ms,
-            id_bytes(self.message_id),
-            id_bytes(self.job_id),
-        )
+        delivery = self.stream_sequence, self.consumer_sequence, self.attempt, self.stored_at_ns
+        times = self.leased_at_ms, self.deadline_ms
+        return _RECEIPT.pack(version, *delivery, *times, id_bytes(self.message_id), id_bytes(self.job_id))
 
     @classmethod
     def from_bytes(cls, body: bytes) -> "Receipt":
         """Raises ValueError if it has another version."""
         priority: Priority = "normal"
-        group = ""
-        if len(body) == _RECEIPT.size + _GROUP_BYTES and body[0] == _GROUP_RECEIPT_VERSION:
+        group, token = "", b""
+        if _RECEIPT.size < len(body) <= _RECEIPT.size + _TOKEN_BYTES_MAX and body[0] == _TOKEN_RECEIPT_VERSION:
+            token, body = body[_RECEIPT.size :], body[: _RECEIPT.size]
+        elif len(body) == _RECEIPT.size + _GROUP_BYTES and body[0] == _GROUP_RECEIPT_VERSION:
             group, body = body[-_GROUP_BYTES:].hex(), body[:-_GROUP_BYTES]
         elif len(body) == _RECEIPT.size + 1 and body[0] == _PRIORITY_RECEIPT_VERSION and body[-1] < len(_RECEIPT_PRIORITIES):
             priority, body = _RECEIPT_PRIORITIES[body[-1]], body[:-1]
         elif len(body) != _RECEIPT.size or body[0] != _RECEIPT_VERSION:
-            raise ValueError("not a receipt of version 1, 2 or 3")
-        _, stream_sequence, consumer_sequence, attempt, stored_at, leased_at, deadline, message, job = _RECEIPT.unpack(body)
-        return cls(
-            stream_sequence,
-            consumer_sequence,
-            attempt,
-            stored_at,
-            leased_at,
-            deadline,
-            id_text(message),
-            id_text(job),
-            priority,
-            group,
-        )
+            raise ValueError("not a receipt of version 1, 2, 3 or 4")
+        _, sequence, consumer, attempt, stored, leased, deadline, message, job = _RECEIPT.unpack(body)
+        ids = id_text(message), id_text(job)
+        return cls(sequence, consumer, attempt, stored, leased, deadline, *ids, priority, group, token)
 
 
 # Representation in the API

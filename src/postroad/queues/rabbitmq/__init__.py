@@ -1,0 +1,1 @@
+"""Queues in RabbitMQ. The only package that imports an AMQP client."""

@@ -1,0 +1,427 @@
+"""Queues in RabbitMQ: a quorum queue has the messages that are ready or leased.
+
+The stream of the queue in JetStream is its outbox: delayed messages, those with an idempotency key, and retries are stored there,
+with their markers in the same batch, and are published to RabbitMQ when they are due (`outbox.py`).
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import msgspec
+
+from postroad.api.queues import BackendCannot, LeaseExpired, Priority, QueueNotFound
+from postroad.jetstream import stream_reader
+from postroad.jetstream.commit import Committers, PublishAck
+from postroad.jetstream.connection import Connection
+from postroad.jetstream.deliveries import Delivery, DeliveryRef
+from postroad.jetstream.management import purge_stream
+from postroad.jetstream.replicated_table import ReplicatedTable
+from postroad.jetstream.stream_lifecycle import RecordState
+from postroad.jetstream.stream_reader import Entry
+from postroad.kernel.clock import Clock
+from postroad.kernel.errors import PostroadError, Unavailable
+from postroad.queues import job_events
+from postroad.queues.backend import BackendStats, DeliveryGroup, Fetched, QueueBackend, Settlement, StoreOutcome
+from postroad.queues.engine_backend import EngineBackend
+from postroad.queues.lease_log import LeaseLog
+from postroad.queues.lease_states import Step, Transition
+from postroad.queues.message_writes import PendingPublish
+from postroad.queues.rabbitmq import metrics
+from postroad.queues.rabbitmq.connection import RabbitConnection
+from postroad.queues.rabbitmq.leases import (
+    NO_OWNER,
+    HeldLease,
+    LeaseItem,
+    LeaseReply,
+    LeaseRequest,
+    LeaseRouting,
+    Leases,
+    Token,
+    error_of,
+    gone,
+)
+from postroad.queues.rabbitmq.markers import AckMarkers
+from postroad.queues.rabbitmq.messages import ReceivedMessage, body_of, properties_of, read, sequence_of
+from postroad.queues.rabbitmq.names import check_name, dead_queue, main_queue
+from postroad.queues.rabbitmq.receiving import QueueReceiver, RawDelivery
+from postroad.queues.records import QueueRecord, Receipt, StoredMessage, TokenRef, encode_message
+from postroad.telemetry.outbox import Outbox
+
+_DELIVERY_LIMIT = 2_000_000_000  # we count attempts: that of RabbitMQ 4 would end messages after 20
+_ACKNOWLEDGED = (PublishAck(sequence=0),)
+
+
+class RabbitBackend(QueueBackend):
+    def __init__(
+        self,
+        connection: Connection,
+        committers: Committers,
+        rabbit: RabbitConnection,
+        engine: EngineBackend,
+        table: ReplicatedTable[QueueRecord],
+        lease_log: LeaseLog,
+        outbox: Outbox,
+        clock: Clock,
+        *,
+        prefix: str,
+        owner: bytes,
+        held_max: int,
+        marker_ttl_ms: int,
+    ) -> None:
+        self._connection, self._committers, self.rabbit, self._engine = connection, committers, rabbit, engine
+        self._table, self._lease_log, self._outbox, self._clock = table, lease_log, outbox, clock
+        self._prefix, self._owner, self._held_max = prefix, owner, held_max
+        self.markers = AckMarkers(connection, committers, marker_ttl_ms)
+        self.leases = Leases(self._return_expired)
+        self.routing = LeaseRouting(connection, owner, self._execute)
+        self._receivers: dict[str, QueueReceiver] = {}  # by incarnation
+        self._records: dict[str, QueueRecord] = {}  # by incarnation, of the receivers
+        table.on_change(self._queue_changed)
+
+    # The queue
+
+    async def create(self, record: QueueRecord) -> None:
+        check_name(record.name)
+        await self._engine.create(record)
+        dead = dead_queue(self._prefix, record)
+        quorum: dict[str, object] = {"x-queue-type": "quorum", "x-delivery-limit": _DELIVERY_LIMIT}
+        await self.rabbit.declare(dead, quorum)
+        await self.rabbit.declare(
+            main_queue(self._prefix, record),
+            {
+                **quorum,
+                "x-overflow": "reject-publish",
+                "x-dead-letter-strategy": "at-least-once",
+                "x-dead-letter-exchange": "",
+                "x-dead-letter-routing-key": dead,
+            },
+        )
+
+    async def delete(self, record: QueueRecord) -> None:
+        for queue in (main_queue(self._prefix, record), dead_queue(self._prefix, record)):
+            await self.rabbit.delete(queue)
+
+    async def pause(self, record: QueueRecord, priorities: Sequence[Priority], *, is_paused: bool) -> None:
+        """Receivers follow the record. The outbox is not paused: its messages become ready."""
+
+    # Storing
+
+    async def store(self, record: QueueRecord, pending: Sequence[PendingPublish]) -> list[StoreOutcome]:
+        """A message without a delay and markers is published directly."""
+        outcomes: list[StoreOutcome] = [_ACKNOWLEDGED] * len(pending)
+        direct = [index for index, one in enumerate(pending) if len(one.writes) == 1 and not one.delay_ms]
+        others = [index for index in range(len(pending)) if index not in set(direct)]
+
+        async def publish(index: int) -> None:
+            try:
+                await self.publish(record, pending[index].message)
+            except Unavailable as problem:
+                outcomes[index] = problem
+
+        async def store_others() -> None:
+            stored = await self._engine.store(record, [pending[index] for index in others])
+            for index, outcome in zip(others, stored, strict=True):
+                outcomes[index] = outcome
+
+        await asyncio.gather(*map(publish, direct), store_others() if others else asyncio.sleep(0))
+        return outcomes
+
+    async def publish(self, record: QueueRecord, message: StoredMessage, copy: str = "") -> None:
+        """Return once the queue in RabbitMQ has the message. Raises BackendUnavailable."""
+        limits = (record.settings.retention_ms, message.expires - self._clock() if message.expires else 0)
+        expiration_ms = min((limit for limit in limits if limit > 0), default=0)
+        properties = properties_of(message, copy=copy, expiration_ms=expiration_ms)
+        await self.rabbit.publish(main_queue(self._prefix, record), body_of(message), properties)
+        metrics.published.inc()
+
+    # Receiving
+
+    async def receive(self, record: QueueRecord, count: int, wait_seconds: float) -> Sequence[DeliveryGroup]:
+        loop = asyncio.get_running_loop()
+        until, receiver = loop.time() + wait_seconds, self._receiver(record)
+        while True:
+            raw = await receiver.receive(count, max(0.0, until - loop.time()))
+            kept = await self._unsettled(record, receiver, raw)
+            if kept or not raw:
+                return [("normal", kept)]
+
+    async def _unsettled(self, record: QueueRecord, receiver: QueueReceiver, raw: Sequence[RawDelivery]) -> list[Delivery]:
+        """The deliveries of messages that were not acknowledged before and not purged. This process holds them."""
+        now = self._clock()
+        messages = [read(one.body, one.properties, is_redelivered=one.is_redelivered, now_ms=now) for one in raw]
+        doubtful = [one for one in messages if one.may_be_settled]
+        settled: set[tuple[str, str]] = set()
+        try:
+            if doubtful:
+                marked = await self.markers.are_marked(
+                    record, [(sequence_of(one.stored.id, one.copy), one.copy) for one in doubtful]
+                )
+                purged_at = await self.markers.purged_at_ms(record)
+                for one, is_marked in zip(doubtful, marked, strict=True):
+                    if is_marked or one.stored.at <= purged_at:
+                        settled.add((one.stored.id, one.copy))
+        except BaseException:
+            for delivery in raw:
+                await receiver.requeue(*delivery.key)
+            raise
+        deliveries = []
+        for delivery, message in zip(raw, messages, strict=True):
+            if (message.stored.id, message.copy) in settled:
+                metrics.suppressed.inc()
+                await receiver.ack(*delivery.key)
+                continue
+            self.leases.hold(HeldLease(record.incarnation, delivery, message))
+            deliveries.append(self._delivery(delivery, message))
+        natives = [message.stored for message in messages if message.is_native]
+        if natives:
+            events = [job_events.first_events(record, one, 0, 0)[0] for one in natives]
+            self._outbox.record(None, *(msgspec.structs.replace(event, tenant=record.tenant) for event in events))
+        return deliveries
+
+    def _delivery(self, raw: RawDelivery, message: ReceivedMessage) -> Delivery:
+        stored = message.stored
+        token = Token(self._owner, raw.generation, message.copy).to_bytes()
+        ref = TokenRef(sequence_of(stored.id, message.copy), raw.tag, message.attempt, stored.at * 1_000_000, token)
+        return Delivery(ref, encode_message(stored))
+
+    async def release(self, record: QueueRecord, groups: Sequence[DeliveryGroup]) -> None:
+        receiver = self._receiver(record)
+        for _, deliveries in groups:
+            for one in deliveries:
+                token = _token(one.ref)
+                self.leases.pop(record.incarnation, token.generation, one.ref.consumer_sequence)
+                await receiver.requeue(token.generation, one.ref.consumer_sequence)
+
+    async def lease(self, record: QueueRecord, priority: Priority, leases: Sequence[tuple[Delivery, int]]) -> None:
+        for delivery, lease_ms in leases:
+            generation = _token(delivery.ref).generation
+            held = self.leases.get(record.incarnation, generation, delivery.ref.consumer_sequence)
+            if held is not None:
+                self.leases.hold(held, lease_ms / 1000)
+        metrics.leases.set(len(self.leases))
+
+    # Operations on leases
+
+    async def settle(
+        self, record: QueueRecord, priority: Priority, settlements: Sequence[Settlement]
+    ) -> Mapping[DeliveryRef, PostroadError]:
+        delays = {ref: -1 if delay_ms is None else delay_ms for ref, delay_ms in settlements}
+        failed = await self._operate(record, "settle", delays)
+        lost = [ref for ref, error in failed.items() if delays[ref] < 0 and isinstance(error, LeaseExpired)]
+        if lost:  # an ack that is repeated
+            marked = await self.markers.are_marked(record, [(ref.stream_sequence, _token(ref).copy) for ref in lost])
+            for ref, is_marked in zip(lost, marked, strict=True):
+                if is_marked:
+                    del failed[ref]
+        return failed
+
+    async def extend(
+        self, record: QueueRecord, priority: Priority, refs: Sequence[DeliveryRef], lease_ms: int
+    ) -> Mapping[DeliveryRef, PostroadError]:
+        return await self._operate(record, "extend", dict.fromkeys(refs, lease_ms))
+
+    async def _operate(
+        self, record: QueueRecord, action: str, values: Mapping[DeliveryRef, int]
+    ) -> dict[DeliveryRef, PostroadError]:
+        """Let the owners of the leases do it; the errors."""
+        by_owner: dict[bytes, list[DeliveryRef]] = {}
+        for ref in values:
+            by_owner.setdefault(_token(ref).owner, []).append(ref)
+        failed: dict[DeliveryRef, PostroadError] = {}
+        for owner, refs in by_owner.items():
+            if owner == NO_OWNER:
+                marked = await self.markers.mark(record, [(ref.stream_sequence, _token(ref).copy) for ref in refs])
+                failed |= {ref: error for ref, error in zip(refs, marked, strict=True) if error is not None}
+                continue
+            items = [LeaseItem(_token(ref).generation, ref.consumer_sequence, values[ref]) for ref in refs]
+            reply = await self.routing.call(owner, _request(record, action, items))
+            if owner != self._owner:
+                metrics.forwarded.inc(len(refs))
+            if reply is None:
+                failed |= dict(zip(refs, gone(len(refs)), strict=True))
+                continue
+            failed |= {ref: error_of(*one) for ref, one in zip(refs, reply.results, strict=True) if one[0]}
+        for error in failed.values():
+            if isinstance(error, Unavailable):
+                raise error
+        return failed
+
+    async def fetch(self, record: QueueRecord, receipts: Sequence[Receipt]) -> list[Fetched]:
+        found: list[Fetched] = []
+        for receipt in receipts:  # one owner each in general; a request rarely has more than a few
+            token = Token.from_bytes(receipt.token)
+            item = LeaseItem(token.generation, receipt.consumer_sequence)
+            reply = await self.routing.call(token.owner, _request(record, "fetch", [item]))
+            if reply is None or reply.results[0][0]:
+                found.append(gone(1)[0] if reply is None else error_of(*reply.results[0]))
+            else:
+                at_ms = receipt.stored_at_ns // 1_000_000
+                found.append(Entry(f"{record.subject}.ready", receipt.stream_sequence, at_ms, reply.messages[0], {}))
+        return found
+
+    async def latest_delivery(self, record: QueueRecord, receipt: Receipt, attempt: int) -> Receipt | None:
+        """A marker is sufficient: the message is dropped when it is delivered next."""
+        token = Token.from_bytes(receipt.token)
+        return replace(receipt, token=Token(NO_OWNER, 0, token.copy).to_bytes())
+
+    async def _execute(self, request: LeaseRequest) -> LeaseReply:
+        """Operations on leases of this process."""
+        record = self._records.get(request.incarnation)
+        receiver = self._receivers.get(request.incarnation)
+        if record is None or receiver is None:
+            return LeaseReply(results=[_EXPIRED] * len(request.items))
+        if request.action == "settle":
+            return LeaseReply(results=await self._settle_held(record, receiver, request.items))
+        results, messages = [], []
+        for one in request.items:
+            held = self.leases.get(request.incarnation, one.generation, one.tag)
+            results.append(_EXPIRED if held is None else _OK)
+            if held is not None and request.action == "extend":
+                self.leases.hold(held, one.delay_ms / 1000)
+            messages.append(b"" if held is None or request.action != "fetch" else encode_message(held.message.stored))
+        return LeaseReply(results=results, messages=messages if request.action == "fetch" else [])
+
+    async def _settle_held(
+        self, record: QueueRecord, receiver: QueueReceiver, items: Sequence[LeaseItem]
+    ) -> list[tuple[str, str]]:
+        held = [self.leases.pop(record.incarnation, one.generation, one.tag) for one in items]
+        done = [one for one, item in zip(held, items, strict=True) if one is not None and item.delay_ms < 0]
+        results: dict[int, tuple[str, str]] = {}
+        marked = await self._mark(record, done)
+        for index, (one, item) in enumerate(zip(held, items, strict=True)):
+            if one is None:
+                results[index] = _EXPIRED
+                continue
+            try:
+                if item.delay_ms < 0:
+                    if (problem := marked[id(one)]) is not None:
+                        raise problem
+                    await receiver.ack(*one.raw.key)
+                elif item.delay_ms == 0:
+                    await self._requeue(record, receiver, one)
+                else:
+                    message = msgspec.structs.replace(one.message.stored, attempts=one.message.attempt)
+                    await self.markers.replace(record, message, one.message.copy, self._clock() + item.delay_ms)
+                    await receiver.ack(*one.raw.key)
+                results[index] = _OK
+            except PostroadError as problem:
+                self.leases.hold(one)
+                results[index] = (problem.code, problem.detail)
+        metrics.leases.set(len(self.leases))
+        return [results[index] for index in range(len(items))]
+
+    async def _mark(self, record: QueueRecord, done: Sequence[HeldLease]) -> dict[int, PostroadError | None]:
+        if not done:
+            return {}
+        marks = [(sequence_of(one.message.stored.id, one.message.copy), one.message.copy) for one in done]
+        outcomes = await self.markers.mark(record, marks)
+        return {id(one): outcome for one, outcome in zip(done, outcomes, strict=True)}
+
+    async def _requeue(self, record: QueueRecord, receiver: QueueReceiver, lease: HeldLease) -> None:
+        """Return a message to the queue. A native message is replaced by a copy that has the ids that it was leased with."""
+        if lease.message.is_native:
+            message = msgspec.structs.replace(lease.message.stored, attempts=lease.message.attempt)
+            await self.publish(record, message)
+            await receiver.ack(*lease.raw.key)
+        else:
+            await receiver.requeue(*lease.raw.key)
+
+    async def _return_expired(self, lease: HeldLease) -> None:
+        record, receiver = self._records.get(lease.queue), self._receivers.get(lease.queue)
+        metrics.expired.inc()
+        if record is not None and receiver is not None:
+            await self._requeue(record, receiver, lease)
+
+    async def redeliver_now(self, record: QueueRecord, entry: Entry, attempt: int) -> None:
+        raise BackendCannot("RabbitMQ cannot deliver a waiting message at once; it is delivered when its turn comes")
+
+    # Counts
+
+    def waiting_pulls(self) -> Mapping[str, int]:
+        return {self._records[key].stream: one.waiting for key, one in self._receivers.items() if one.waiting}
+
+    async def stats(self, record: QueueRecord) -> BackendStats:
+        await self._lease_log.loaded()
+        ready, outbox, delayed, retrying = await asyncio.gather(
+            self.rabbit.count(main_queue(self._prefix, record)),
+            self._stored(record, f"{record.subject}.ready"),
+            self._stored(record, f"{record.subject}.later.*"),
+            self._stored(record, f"{record.subject}.retry.*"),
+        )
+        leases = self._lease_log.queue(record)
+        leased = 0 if leases is None else leases.counts(self._clock()).leased
+        return BackendStats(ready=(ready or 0) + outbox, leased=leased, retrying=retrying, delayed=delayed)
+
+    async def count(self, record: QueueRecord) -> int:
+        found = await self.stats(record)
+        return found.ready + found.leased + found.retrying + found.delayed
+
+    async def _stored(self, record: QueueRecord, subject: str) -> int:
+        page = await stream_reader.read(self._connection, record.stream, subject, 1, 1)
+        return len(page.entries) + page.remaining
+
+    async def purge(self, record: QueueRecord) -> int:
+        """Leased messages are dropped when they return."""
+        leases = self._lease_log.queue(record)
+        purged = 0 if leases is None else leases.counts(self._clock()).leased
+        await self.markers.mark_purge(record, self._clock())
+        for subject in ("later.*", "retry.*", "ready"):
+            purged += await purge_stream(self._connection, record.stream, f"{record.subject}.{subject}")
+        return purged + await self.rabbit.purge(main_queue(self._prefix, record))
+
+    # Receivers of this process
+
+    def _receiver(self, record: QueueRecord) -> QueueReceiver:
+        found = self._receivers.get(record.incarnation)
+        if found is None:
+            key = record.incarnation
+            found = QueueReceiver(
+                self.rabbit,
+                main_queue(self._prefix, record),
+                self._held_max,
+                lambda generation: self._channel_lost(key, generation),
+            )
+            self._receivers[key] = found
+        self._records[record.incarnation] = record
+        if found.is_paused != record.is_paused:
+            found.set_paused(is_paused=record.is_paused)
+        return found
+
+    def _channel_lost(self, key: str, generation: int) -> None:
+        """RabbitMQ has returned the deliveries of the channel: their leases are over."""
+        lost, record, now = self.leases.drop_channel(key, generation), self._records.get(key), self._clock()
+        if record is not None and lost:
+            ended = [
+                Transition(sequence_of(one.message.stored.id, one.message.copy), one.message.attempt, Step.ACKED, now)
+                for one in lost
+            ]
+            self._lease_log.record(record, ended)
+
+    def _queue_changed(self, key: str, record: QueueRecord | None) -> None:
+        if record is not None and record.state is not RecordState.DELETING:
+            if record.incarnation in self._receivers:
+                self._receiver(record)
+            return
+        tenant, _, token = key.partition(".")
+        stream = f"Q_{tenant}__{token}"
+        for incarnation in [key for key, known in self._records.items() if known.stream == stream]:
+            receiver = self._receivers.pop(incarnation)
+            self._records.pop(incarnation)
+            self.leases.drop_queue(incarnation)
+            closing = asyncio.ensure_future(receiver.close(QueueNotFound("the queue was deleted")))
+            closing.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    async def close(self) -> None:
+        await self.rabbit.close()
+
+
+_OK, _EXPIRED = ("", ""), (LeaseExpired.code, "the lease has ended: the message is or will be delivered again")
+
+
+def _token(ref: DeliveryRef) -> Token:
+    return Token.from_bytes(ref.token if isinstance(ref, TokenRef) else b"")
+
+
+def _request(record: QueueRecord, action: str, items: list[LeaseItem]) -> LeaseRequest:
+    return LeaseRequest(tenant=record.tenant, queue=record.name, incarnation=record.incarnation, action=action, items=items)

@@ -1,0 +1,142 @@
+"""The connection of a process to RabbitMQ: opened on first use, and again after a loss."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from itertools import cycle
+
+import aiormq
+import structlog
+from aiormq.abc import AbstractChannel, AbstractConnection
+from aiormq.exceptions import ChannelNotFoundEntity, DeliveryError
+from pamqp.commands import Basic
+
+from postroad.api.queues import BackendUnavailable
+from postroad.kernel.configuration import Secret
+
+CALL_SECONDS = 10.0
+_RETRY_AFTER = 1.0
+_PUBLISH_CHANNELS = 4
+
+log = structlog.get_logger("postroad.rabbitmq")
+
+
+@contextlib.asynccontextmanager
+async def answered(seconds: float = CALL_SECONDS) -> AsyncIterator[None]:
+    """Raises BackendUnavailable if RabbitMQ refuses, does not answer in time, or the connection is lost meanwhile."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except BackendUnavailable:
+        raise
+    except DeliveryError as exc:
+        raise BackendUnavailable("RabbitMQ did not accept the message", retry_after=_RETRY_AFTER) from exc
+    except asyncio.CancelledError as exc:  # the client library also cancels what waits on a connection that is lost
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise BackendUnavailable("the connection to RabbitMQ was lost", retry_after=_RETRY_AFTER) from exc
+    except Exception as exc:  # the library raises many, and for a channel that is closed even `Exception` itself
+        reason = "did not answer in time" if isinstance(exc, TimeoutError) else f"failed: {type(exc).__name__}"
+        raise BackendUnavailable(f"RabbitMQ {reason}", retry_after=_RETRY_AFTER) from exc
+
+
+class RabbitConnection:
+    """`urls` are tried in turn. Publishing uses a few channels with confirms, everything else a channel of its own."""
+
+    def __init__(self, urls: Sequence[Secret]) -> None:
+        self._urls = cycle(urls)
+        self._count = len(urls)
+        self._connection: AbstractConnection | None = None
+        self._opening = asyncio.Lock()
+        self._publishers: list[AbstractChannel | None] = [None] * _PUBLISH_CHANNELS
+        self._publisher_locks = [asyncio.Lock() for _ in range(_PUBLISH_CHANNELS)]
+        self._next = 0
+        self._managing: AbstractChannel | None = None
+        self._managing_lock = asyncio.Lock()
+        self._is_closed = False
+
+    @property
+    def is_up(self) -> bool:
+        return self._connection is not None and not self._connection.is_closed
+
+    async def opened(self) -> AbstractConnection:
+        """Raises BackendUnavailable."""
+        found = self._connection
+        if found is not None and not found.is_closed:
+            return found
+        async with self._opening:
+            found = self._connection
+            if found is not None and not found.is_closed:
+                return found
+            if self._is_closed:
+                raise BackendUnavailable("the process is shutting down", retry_after=_RETRY_AFTER)
+            for left in range(self._count - 1, -1, -1):
+                try:
+                    async with answered():
+                        self._connection = await aiormq.connect(next(self._urls).reveal())
+                        return self._connection
+                except BackendUnavailable as problem:
+                    if not left:
+                        log.warning("rabbitmq_unreachable", reason=problem.detail)
+                        raise
+        raise BackendUnavailable("RabbitMQ is not configured", retry_after=_RETRY_AFTER)
+
+    async def channel(self, *, has_confirms: bool = False) -> AbstractChannel:
+        """A new channel. Raises BackendUnavailable."""
+        connection = await self.opened()
+        async with answered():
+            return await connection.channel(publisher_confirms=has_confirms)
+
+    async def publish(self, queue: str, body: bytes, properties: Basic.Properties) -> None:
+        """Return once RabbitMQ has confirmed that the queue has the message. Raises BackendUnavailable: then it may have it."""
+        place = self._next = (self._next + 1) % _PUBLISH_CHANNELS
+        channel = self._publishers[place]
+        if channel is None or channel.is_closed:
+            async with self._publisher_locks[place]:
+                channel = self._publishers[place]
+                if channel is None or channel.is_closed:
+                    channel = self._publishers[place] = await self.channel(has_confirms=True)
+        async with answered():
+            await channel.basic_publish(body, routing_key=queue, properties=properties, mandatory=True)
+
+    @contextlib.asynccontextmanager
+    async def managing(self) -> AsyncIterator[AbstractChannel]:
+        """The channel for declarations, one caller at a time. Raises BackendUnavailable."""
+        async with self._managing_lock:
+            if self._managing is None or self._managing.is_closed:
+                self._managing = await self.channel()
+            yield self._managing
+
+    async def declare(self, queue: str, arguments: dict[str, object]) -> None:
+        """Create a durable queue, unless it exists. Raises BackendUnavailable."""
+        async with self.managing() as channel, answered():
+            await channel.queue_declare(queue, durable=True, arguments=arguments)  # type: ignore[arg-type]
+
+    async def count(self, queue: str) -> int | None:
+        """The number of ready messages of a queue, None if it does not exist. Raises BackendUnavailable."""
+        async with self.managing() as channel:
+            try:
+                async with answered():
+                    return (await channel.queue_declare(queue, passive=True)).message_count or 0
+            except BackendUnavailable as problem:
+                if isinstance(problem.__cause__, ChannelNotFoundEntity):
+                    return None
+                raise
+
+    async def purge(self, queue: str) -> int:
+        """Delete the ready messages of a queue; their number. Raises BackendUnavailable."""
+        async with self.managing() as channel, answered():
+            return (await channel.queue_purge(queue)).message_count or 0
+
+    async def delete(self, queue: str) -> None:
+        """Delete a queue with its messages, if it exists. Raises BackendUnavailable."""
+        async with self.managing() as channel, answered():
+            await channel.queue_delete(queue)
+
+    async def close(self) -> None:
+        self._is_closed = True
+        if self._connection is not None and not self._connection.is_closed:
+            with contextlib.suppress(BackendUnavailable):
+                async with answered(2.0):
+                    await self._connection.close()

@@ -1,0 +1,12 @@
+"""Metrics of queues in RabbitMQ."""
+
+from postroad.kernel.buffered_metrics import Counter, Gauge
+
+published = Counter("postroad_rabbitmq_published_total", "Messages that RabbitMQ has confirmed.")
+leases = Gauge("postroad_rabbitmq_leases", "Deliveries of RabbitMQ that this process holds.", multiprocess_mode="livesum")
+expired = Counter("postroad_rabbitmq_leases_expired_total", "Leases in RabbitMQ that ended without an ack or nack.")
+forwarded = Counter("postroad_rabbitmq_forwarded_total", "Operations on leases in RabbitMQ that another worker owns.")
+suppressed = Counter(
+    "postroad_rabbitmq_suppressed_total", "Redelivered messages of RabbitMQ that were acknowledged or purged before."
+)
+dead_lettered = Counter("postroad_rabbitmq_dead_lettered_total", "Messages that RabbitMQ dead-lettered and that were moved.")
