@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.browser.commands import register, send
 from tests.browser.console import Console
@@ -236,3 +236,22 @@ def test_n12_what_was_this_key_before(console: Console) -> None:
     expect(difference).to_contain_text('-   "limit": 10')
     expect(difference).to_contain_text('+   "limit": 20')
     keyboard.taken(3)
+
+
+def test_n13_which_node_is_down(console: Console) -> None:
+    """The answer is that of the server, with its node marked as down: this installation has no other that could stop."""
+
+    def stop_the_node(route: Route) -> None:
+        answer = route.fetch()
+        overview = answer.json()
+        for region in overview["regions"]:
+            region["nodes"] = [{**node, "isUp": False} for node in region["nodes"]]
+        route.fulfill(response=answer, json=overview)
+
+    page = console.sign_in()
+    expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+    page.route("**/v1/regions*", stop_the_node)
+    keyboard = Keyboard(page)
+    keyboard.go("m")
+    expect(page.get_by_role("status").filter(has_text="1 node down")).to_contain_text("has a leader")
+    keyboard.taken(1)
