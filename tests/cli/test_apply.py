@@ -64,6 +64,9 @@ def test_all_kinds_are_applied_once_exported_and_corrected_after_drift(tenant: S
     left = tenant.run("export", "--json").json
     assert left == {"topics": {"cache-changes": {}}}, "the topic of a change stream outlives its bucket"
     assert tenant.run("manifests", "get", "shop", "--json").json["resources"] == []
+    assert [one["name"] for one in tenant.run("manifests", "list", "--json").json] == ["shop"]
+    tenant.run("manifests", "delete", "shop", "--yes")
+    assert tenant.run("manifests", "list", "--json").json == []
 
 
 def test_texts_of_keys_and_secrets_are_handed_out_once(tenant: Shell, running: Installation, tmp_path: Path) -> None:

@@ -80,7 +80,10 @@ def export(
     tenants: Annotated[bool, typer.Option("--tenants", help="Also the tenants themselves. Needs a platform key.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of YAML.")] = False,
 ) -> None:
-    """Print the resources of the tenant as a file for `postroad apply`. Texts of keys and values of headers are not in it."""
+    """Print the resources of the tenant as a file for `postroad apply`.
+
+    Texts of keys, secrets and values of headers are not in it.
+    """
     with connected() as client:
         import json
 

@@ -113,7 +113,7 @@ ENTRIES = (
         "apply",
         "Make the resources of the tenant those of files; show the differences first. Repeating it changes nothing.",
     ),
-    _command("diff", _USE, "apply", "diff", "Show how the server differs from files. The exit code is 6 if it does."),
+    _command("diff", _USE, "apply", "diff", "Show how the server differs from files. The exit code is 6 if it does, 0 if not."),
     _command("export", _USE, "apply", "export", "Print the resources of the tenant as a file for `postroad apply`."),
     _group("streams", _USE, "Durable streams: append-only logs that can be read from any offset, live or as history."),
     _group("sessions", _USE, "Sessions: messages published to a stream are copied to the stream of each subscribed session."),
