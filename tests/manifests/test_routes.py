@@ -38,5 +38,5 @@ async def test_it_needs_the_scope_admin_and_is_of_one_tenant(tenant: Tenant, gat
 
 async def test_invalid_names_and_resources_are_refused(tenant: Tenant) -> None:
     assert (await tenant.client.put("/v1/manifests/a%20b", {"resources": [], "revision": 0})).status == 400
-    for resource in ("queues", "/x", "a/" + "x" * 500):
+    for resource in ("", "queues/" + "x" * 500):
         assert (await tenant.client.put(ONE, {"resources": [resource], "revision": 0})).status == 422

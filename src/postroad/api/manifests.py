@@ -13,9 +13,7 @@ MANIFEST_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,79}$"
 RESOURCES_MAX = 20_000
 MANIFESTS_MAX = 100
 
-ManagedResource = Annotated[
-    str, Meta(pattern=r"^[a-zA-Z]{1,32}/.{1,400}$", description="`<kind>/<name>`, such as `queues/orders`.")
-]
+ManagedResource = Annotated[str, Meta(min_length=1, max_length=450, description="`<kind>/<name>`, such as `queues/orders`.")]
 
 
 class ManifestNotFound(NotFound, code="manifest-not-found", status=404, title="Manifest not found"):
