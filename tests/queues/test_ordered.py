@@ -9,6 +9,7 @@ import pytest
 from postroad.jetstream.management import subject_counts
 from postroad.kernel.names import queue_stream
 from postroad.queues.capability import QueuesCapability
+from postroad.queues.ordered_leases import OrderedLeases
 from tests.gateway import Gateway, Tenant, living_gateways
 from tests.waiting import eventually
 
@@ -156,6 +157,25 @@ async def test_an_expired_receipt_is_refused_before_the_message_is_delivered_aga
     (await tenant.client.post(f"{queue}/extend", extension)).problem(409, "lease-expired")
     body = {"receiptId": message["receiptId"], "expired": True}
     (await tenant.client.post(f"{queue}/ack", body)).problem(409, "lease-expired")
+
+
+async def test_an_ack_whose_lease_ends_on_the_way_is_refused(
+    tenant: Tenant, clock: EveryClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another consumer has settled the message meanwhile: both must not believe that they did."""
+    queue = await tenant.queue(ordered=True)
+    await publish_each(tenant, queue, "a1")
+    [message] = await tenant.pull(queue, visibilityTimeoutMs=10_000)
+    operate = OrderedLeases._operate
+
+    async def delayed(leases: OrderedLeases, *arguments: Any, **options: Any) -> Any:
+        monkeypatch.setattr(OrderedLeases, "_operate", operate)
+        clock.ahead_ms += 10_001
+        await ack(tenant, queue, *await tenant.pull(queue))
+        return await operate(leases, *arguments, **options)
+
+    monkeypatch.setattr(OrderedLeases, "_operate", delayed)
+    (await tenant.ack(queue, message["receiptId"])).problem(409, "already-settled")
 
 
 async def test_a_nacked_message_precedes_later_ones_and_blocks_only_its_group(tenant: Tenant, clock: EveryClock) -> None:

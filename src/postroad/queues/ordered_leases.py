@@ -173,12 +173,13 @@ class OrderedLeases:
         receipts = [self._verify(record, one, checks_deadline=not follows_extensions) for one in receipt_ids]
         valid = [one for one in receipts if isinstance(one, Receipt)]
         results = await self._operate(record, valid, Action.ACK)
+        now = self._clock()
+        # Of a lease that ended on the way, the message may have been settled by another consumer.
         errors = {
-            receipt: await self._error_of(record, receipt, result, is_ack=True)
+            receipt: await self._error_of(record, receipt, result, is_ack=follows_extensions or now < receipt.deadline_ms)
             for receipt, result in zip(valid, results, strict=True)
         }
         done = [receipt for receipt in valid if errors[receipt] is None]
-        now = self._clock()
         if ends_jobs:
             await self._outbox.commit(context, *(job_events.done(record, receipt, now) for receipt in done))
             metrics.acked.add(context.tenant, len(done))
