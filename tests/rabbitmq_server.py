@@ -90,7 +90,10 @@ class RabbitServer:
         if self.process is None:
             return
         epmd = ["epmd", "-port", self._environment["ERL_EPMD_PORT"], "-kill"]  # the server leaves it behind
-        subprocess.run(epmd, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        for _ in range(50):  # refused until it has noticed that the server is gone
+            if subprocess.run(epmd, check=False, capture_output=True).stdout.startswith(b"Killed"):
+                break
+            time.sleep(0.1)
         shutil.rmtree(self._folder / "data", ignore_errors=True)
 
     @property
