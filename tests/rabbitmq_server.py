@@ -78,6 +78,17 @@ class RabbitServer:
         except OSError:
             return False
 
+    def _end_epmd(self) -> bool:
+        """Ask Erlang's port mapper, which the server leaves behind, to end; as `epmd -kill` does, without a process."""
+        try:
+            with socket.create_connection(("127.0.0.1", int(self._environment["ERL_EPMD_PORT"])), timeout=5) as epmd:
+                epmd.sendall(b"\x00\x01k")
+                return epmd.recv(2) == b"OK"
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+
     def kill(self) -> None:
         """Like kill -9, of the server and what it has started."""
         assert self.process is not None
@@ -89,9 +100,8 @@ class RabbitServer:
             self.kill()
         if self.process is None:
             return
-        epmd = ["epmd", "-port", self._environment["ERL_EPMD_PORT"], "-kill"]  # the server leaves it behind
         for _ in range(50):  # refused until it has noticed that the server is gone
-            if subprocess.run(epmd, check=False, capture_output=True).stdout.startswith(b"Killed"):
+            if self._end_epmd():
                 break
             time.sleep(0.1)
         shutil.rmtree(self._folder / "data", ignore_errors=True)

@@ -52,12 +52,9 @@ class Ledger:
         self.first_missing[group] = first
         return [one for one in range(first, number) if one not in self.acked[group]]
 
-    def ack(self, group: int, number: int, *, is_held: bool) -> None:
-        """`is_held`: the lease has not ended. After its end the message may be settled by another consumer: then an ack succeeds
-        without effect."""
+    def ack(self, group: int, number: int) -> None:
         if number in self.acked[group]:
-            if is_held:
-                self.faults.append(f"{group}/{number} was acknowledged twice")
+            self.faults.append(f"{group}/{number} was acknowledged twice")
             return
         self.acked[group].add(number)
         self.done += 1
@@ -139,7 +136,7 @@ class OrderedLoad:
                 ledger.maybe_acked.add((group, number))
                 ledger.held.pop(group, None)  # the next message may be delivered before the response arrives
                 if await self.call("POST", "/ack", {"receiptId": message["receiptId"]}) is not None:
-                    ledger.ack(group, number, is_held=time.monotonic() < asked_at + self.lease_ms / 1000)
+                    ledger.ack(group, number)
 
     async def reached(self, share: float, seconds: float) -> None:
         """Return once this share of the messages was acknowledged, or something is wrong."""

@@ -242,8 +242,9 @@ class Dispatcher:
         with contextlib.suppress(PostroadError, TimeoutError):
             async with asyncio.timeout(_DRAIN_SECONDS + 3):
                 owned = list(self._owned.items())
-                for _, one in owned:
+                for _, one in owned:  # together: a message that the scheduler does not take must not count as seen
                     self._scheduler.remove(one.record.id)
+                    self._detach(one)
                 await self._scheduler.drain(_DRAIN_SECONDS)
                 releases = [self._release(key, one, is_deleted=False) for key, one in owned]
                 await asyncio.gather(*releases, self._attempts.flush(), return_exceptions=True)
