@@ -46,6 +46,7 @@ MORE = [
 ]
 
 
+@pytest.mark.timeout(400)  # all pages, on a machine that may be busy with other tests
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1400), ("dark", 320), ("dark", 1400), ("light", 320)])
 def test_pages_are_accessible(browser: Browser, installation: Installation, scheme: str, width: int) -> None:
     options = {

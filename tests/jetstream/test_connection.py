@@ -3,23 +3,24 @@ import traceback
 from collections.abc import Callable
 
 import pytest
+from nats.aio.msg import Msg
 from tests.servers import OpenConnection, Server, TcpProxy, restart
 from tests.waiting import eventually
 
 from postroad.jetstream import connection
 from postroad.jetstream.api_errors import STREAM_NOT_FOUND, ApiFailure
 from postroad.jetstream.connection import Connection, ConnectionLost, ConnectionSettings
-from postroad.jetstream.incoming_message import IncomingMessage
+from postroad.jetstream.nats_internals import Client
 from postroad.jetstream.protocol import encode_plain
 from postroad.kernel.errors import EngineRefused, EngineUnavailable
 from postroad.runtime.embedded_server import free_port
 
 
 async def _echo(connection: Connection, subject: str) -> Callable[[], object]:
-    def answer(message: IncomingMessage) -> None:
-        connection.publish(message.reply, b"echo " + message.data)
+    async def answer(message: Msg) -> None:
+        await connection.publish(message.reply, b"echo " + message.data)
 
-    return connection.subscribe(subject, answer)
+    return await connection.subscribe(subject, answer)
 
 
 # Requests and replies
@@ -40,10 +41,10 @@ async def test_a_request_without_responders_is_answered_503(connection: Connecti
 
 
 async def test_a_request_without_a_reply_times_out(connection: Connection, name: str) -> None:
-    def silence(_message: IncomingMessage) -> None:
+    async def silence(_message: Msg) -> None:
         pass
 
-    stop = connection.subscribe(name, silence)
+    stop = await connection.subscribe(name, silence)
     with pytest.raises(TimeoutError):
         await connection.request(name, timeout=0.05)
     await stop()
@@ -52,14 +53,14 @@ async def test_a_request_without_a_reply_times_out(connection: Connection, name:
 async def test_an_ended_subscription_receives_no_messages(connection: Connection, name: str) -> None:
     received: list[bytes] = []
 
-    def handler(message: IncomingMessage) -> None:
+    async def handler(message: Msg) -> None:
         received.append(message.data)
 
-    stop = connection.subscribe(name, handler)
-    connection.publish(name, b"one")
+    stop = await connection.subscribe(name, handler)
+    await connection.publish(name, b"one")
     await eventually(lambda: received == [b"one"])
     await stop()
-    connection.publish(name, b"two")
+    await connection.publish(name, b"two")
     assert (await connection.request(name)).status == "503"
     assert received == [b"one"]
 
@@ -67,12 +68,12 @@ async def test_an_ended_subscription_receives_no_messages(connection: Connection
 async def test_several_replies_arrive_in_order_until_forgotten(connection: Connection) -> None:
     inbox, answers = connection.expect_many()
     for number in range(10):
-        connection.publish(inbox, b"%d" % number)
+        await connection.publish(inbox, b"%d" % number)
     async with asyncio.timeout(30):
         received = [await answers.get() for _ in range(10)]
     assert [reply.data for reply in received if reply] == [b"%d" % number for number in range(10)]
     connection.forget(inbox)
-    connection.publish(inbox, b"late")
+    await connection.publish(inbox, b"late")
     await connection.request("$JS.API.INFO")
     assert answers.empty()
 
@@ -80,7 +81,7 @@ async def test_several_replies_arrive_in_order_until_forgotten(connection: Conne
 async def test_a_forgotten_reply_is_dropped(connection: Connection) -> None:
     inbox, future = connection.expect()
     connection.forget(inbox)
-    connection.publish(inbox, b"late")
+    await connection.publish(inbox, b"late")
     await connection.request("$JS.API.INFO")
     assert not future.done()
 
@@ -248,15 +249,25 @@ def test_the_minimum_version_is_the_documented_one() -> None:
 
 
 async def test_a_permanently_closed_connection_is_reported(own_server: Server, open_connection: OpenConnection) -> None:
-    """As after an error of the credentials, which no reconnect repairs; a worker must then restart."""
+    """nats-py closes for good after most errors that a server sends; a worker must then restart."""
     connection = await open_connection(own_server.url)
     watching = asyncio.create_task(connection.raise_when_closed())
 
-    connection._client.close()
+    await connection._nc.close()
 
     async with asyncio.timeout(30):
         with pytest.raises(EngineUnavailable):
             await watching
+
+
+async def test_a_late_answer_to_a_ping_does_not_end_the_connection() -> None:
+    client = Client()
+    client._pongs = [asyncio.get_running_loop().create_future() for _ in range(2)]
+    late, waiting = client._pongs
+    late.cancel()
+    await client._process_pong()
+    await client._process_pong()
+    assert await waiting is True
 
 
 async def test_a_reply_callback_that_raises_does_not_end_the_replies(engine_url: str, open_connection: OpenConnection) -> None:

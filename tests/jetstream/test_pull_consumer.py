@@ -453,10 +453,10 @@ async def test_a_pull_that_a_replicated_consumer_cannot_fill_returns_at_once(
     monkeypatch.setattr(pull_consumer, "_PULL_ANSWER_SECONDS", 60)
     on_message = PullConsumer._on_message
 
-    def replicated(consumer: PullConsumer, message: Any) -> None:
+    async def replicated(consumer: PullConsumer, message: Any) -> None:
         if (message.headers or {}).get("Status") == "404":
             message.headers.update({"Status": "408", "Nats-Pending-Messages": "9", "Nats-Pending-Bytes": "262000"})
-        on_message(consumer, message)
+        await on_message(consumer, message)
 
     monkeypatch.setattr(PullConsumer, "_on_message", replicated)
     await queue.publish(b"1", b"2")
@@ -475,11 +475,11 @@ def lost_pulls(queue: _Queue, monkeypatch: pytest.MonkeyPatch) -> list[dict[str,
     publish = Connection.publish
     lost: list[dict[str, Any]] = []
 
-    def lossy(connection: Connection, subject: str, payload: bytes, reply_subject: str = "") -> None:
+    async def lossy(connection: Connection, subject: str, payload: bytes, reply_subject: str = "") -> None:
         if subject.startswith("$JS.API.CONSUMER.MSG.NEXT.") and queue.name in subject and len(lost) < 3:
             lost.append(msgspec.json.decode(payload))
         else:
-            publish(connection, subject, payload, reply_subject)
+            await publish(connection, subject, payload, reply_subject)
 
     monkeypatch.setattr(Connection, "publish", lossy)
     return lost
@@ -664,7 +664,7 @@ async def _requests(queue: _Queue) -> list[dict[str, Any]]:
     """The pull requests that follow."""
     seen: list[dict[str, Any]] = []
     subject = f"$JS.API.CONSUMER.MSG.NEXT.{queue.name}.work"
-    queue.connection.listen(subject, lambda body: seen.append(msgspec.json.decode(body)))
+    await queue.connection.listen(subject, lambda body: seen.append(msgspec.json.decode(body)))
     return seen
 
 

@@ -1,11 +1,5 @@
-"""A message of a subscription."""
+"""A message of a subscription: `subject`, `data`, `headers` and `reply`."""
 
-from dataclasses import dataclass
+from nats.aio.msg import Msg
 
-
-@dataclass(slots=True)
-class IncomingMessage:
-    subject: str
-    reply: str  # where a response is expected; empty: nowhere
-    headers: dict[str, str] | None
-    data: bytes
+IncomingMessage = Msg

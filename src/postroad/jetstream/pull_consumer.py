@@ -11,11 +11,11 @@ from collections import deque
 from collections.abc import Sequence
 
 import msgspec
+from nats.aio.msg import Msg
 
 from postroad.jetstream.acknowledger import Acknowledger
 from postroad.jetstream.connection import Connection, ConnectionLost
 from postroad.jetstream.deliveries import ACK_WAIT_MARGIN_MS, Delivery, DeliveryRef, nak, parse_ack_subject
-from postroad.jetstream.incoming_message import IncomingMessage
 from postroad.jetstream.management import ensure_consumer
 from postroad.kernel.errors import EngineNoResponders, EngineUnavailable, PostroadError
 from postroad.kernel.ids import new_id
@@ -92,7 +92,7 @@ class PullConsumer(Acknowledger):
         self._pull_subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
         self._callers: deque[_Caller] = deque()
         self._task: asyncio.Task[None] | None = None
-        self._inbox: asyncio.Queue[IncomingMessage | None] = asyncio.Queue()  # None wakes the task
+        self._inbox: asyncio.Queue[Msg | None] = asyncio.Queue()  # None wakes the task
         self._inbox_subject = ""
         self.is_limited = False  # the consumer has a `max_in_flight`
         self._has_waiting_pull = False
@@ -138,7 +138,7 @@ class PullConsumer(Acknowledger):
     async def _run(self) -> None:
         try:
             self._inbox_subject = f"_INBOX.{new_id()}"
-            unsubscribe = self._connection.subscribe(self._inbox_subject, self._on_message, barrier=self._barrier)
+            unsubscribe = await self._connection.subscribe(self._inbox_subject, self._on_message, barrier=self._barrier)
             remove_callback = self._connection.on_reconnect(self._on_reconnect)
             try:
                 while await self._wait_for_callers():
@@ -169,7 +169,7 @@ class PullConsumer(Acknowledger):
         with contextlib.suppress(ConnectionLost, TimeoutError):
             await self._connection.request(self._pull_subject, _INVALID_PULL_REQUEST, timeout=_BARRIER_SECONDS)
 
-    def _on_message(self, message: IncomingMessage) -> None:
+    async def _on_message(self, message: Msg) -> None:
         self._inbox.put_nowait(message)
 
     def _on_reconnect(self) -> None:
@@ -349,13 +349,13 @@ class PullConsumer(Acknowledger):
             await self._handle_unavailable()
             return False
         try:
-            self._connection.publish(self._pull_subject, msgspec.json.encode(body), self._inbox_subject)
+            await self._connection.publish(self._pull_subject, msgspec.json.encode(body), self._inbox_subject)
         except ConnectionLost:
             await self._handle_unavailable()
             return False
         return True
 
-    async def _dispatch(self, message: IncomingMessage | None) -> str:
+    async def _dispatch(self, message: Msg | None) -> str:
         """Add a message to the caller that waits longest. Returns "message", the status of a status reply, or ""."""
         if message is None:
             return ""

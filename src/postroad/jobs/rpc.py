@@ -157,7 +157,7 @@ class JobsRpcServer:
         }
 
     async def run(self) -> None:
-        stop = self._connection.subscribe(SUBJECT, self._on_request)
+        stop = await self._connection.subscribe(SUBJECT, self._on_request)
         try:
             await asyncio.Event().wait()
         finally:
@@ -165,7 +165,7 @@ class JobsRpcServer:
                 task.cancel()
             await stop()
 
-    def _on_request(self, message: RpcMessage) -> None:
+    async def _on_request(self, message: RpcMessage) -> None:
         if not message.reply:
             return
         task = asyncio.create_task(self._respond(message))
@@ -183,7 +183,7 @@ class JobsRpcServer:
         payload = _encode(response)
         if len(payload) > self._connection.max_payload:  # the server would end the connection
             payload = _encode(ProblemResponse(EngineRefused.code, "the response is larger than the engine's message limit"))
-        self._connection.publish(message.reply, payload)
+        await self._connection.publish(message.reply, payload)
 
     async def _handle(self, data: bytes) -> RpcResponse:
         if len(self._open) > _OPEN_MAX:

@@ -237,7 +237,8 @@ async def test_many_consumers_share_a_queue_and_lose_nothing(case: Case) -> None
     async def consume(tenant: Any) -> None:
         while len(done) < 120:
             for message in await tenant.pull(queue, 7, waitMs=200, visibilityTimeoutMs=LONG):
-                assert message["attempt"] == 1
+                # RabbitMQ counts an attempt when a channel ends before its deliveries were handed out.
+                assert message["attempt"] == 1 or case.backend == "rabbitmq"
                 (await tenant.ack(queue, message["receiptId"])).ok()
                 done.append(message["payload"])
 

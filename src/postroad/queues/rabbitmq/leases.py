@@ -165,13 +165,13 @@ class LeaseRouting:
 
     async def run(self) -> None:
         """Answer the requests of other processes until cancelled."""
-        stop = self._connection.subscribe(f"{SUBJECT}.{self.owner.hex()}", self._receive)
+        stop = await self._connection.subscribe(f"{SUBJECT}.{self.owner.hex()}", self._receive)
         try:
             await asyncio.get_running_loop().create_future()
         finally:
             await stop()
 
-    def _receive(self, message: IncomingMessage) -> None:
+    async def _receive(self, message: IncomingMessage) -> None:
         try:
             request = _decode_request(message.data)
         except msgspec.DecodeError:
@@ -186,7 +186,7 @@ class LeaseRouting:
         except PostroadError as problem:
             reply = LeaseReply(error=problem.code, detail=problem.detail)
         with contextlib.suppress(ConnectionLost):
-            self._connection.publish(inbox, _encode(reply))
+            await self._connection.publish(inbox, _encode(reply))
 
 
 def error_of(code: str, detail: str) -> PostroadError:
