@@ -130,6 +130,11 @@ def activity(**more: Any) -> ConsumerActivity:
             "3 consumers, none has acknowledged for 12 min; 6 leases are overdue.",
         ),
         ([activity(last_pull_ms=990_000, in_flight=1)], 0, "1 consumer, none has acknowledged yet."),
+        (
+            [activity(last_pull_ms=990_000, last_ack_ms=280_000, in_flight=1, overdue=1)],
+            0,
+            "1 consumer, none has acknowledged for 12 min; 1 lease is overdue.",
+        ),
         ([activity(last_pull_ms=1_000)], 1, "1 consumer, 0 messages in flight."),
     ],
 )

@@ -125,7 +125,7 @@ async def test_stale_samples_are_not_reported(gateway: Gateway, monkeypatch: pyt
     gauges._receive(b"nonsense")
     payloads: list[bytes] = []
 
-    async def keep(_connection: object, _subject: str, payload: bytes) -> None:
+    def keep(_connection: object, _subject: str, payload: bytes) -> None:
         payloads.append(payload)
 
     monkeypatch.setattr(type(gateway.node.platform.connection), "publish", keep)

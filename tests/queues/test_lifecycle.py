@@ -40,6 +40,7 @@ DEFAULTS: dict[str, Any] = {
     "ordered": False,
     "dedupeByContent": False,
     "dedupeScope": "queue",
+    "backend": "engine",
 }
 
 
@@ -262,11 +263,11 @@ async def test_a_queue_that_is_deleted_between_two_pages_does_not_end_the_list(t
     assert [queue["name"] for queue in rest["queues"]] == ["b", "c"]
 
 
-async def test_a_listed_queue_differs_from_a_shown_one_only_in_stats_and_placement(tenant: Tenant) -> None:
+async def test_a_listed_queue_differs_from_a_shown_one_only_in_stats_placement_and_features(tenant: Tenant) -> None:
     queue = await tenant.queue("orders", maxMessages=9)
     [listed] = (await tenant.client.get("/v1/queues")).ok()["queues"]
     shown = (await tenant.client.get(queue)).ok()
-    assert {**listed, "stats": shown["stats"], "placement": shown["placement"]} == shown
+    assert {**listed, **{name: shown[name] for name in ("stats", "placement", "features")}} == shown
 
 
 # Deleting

@@ -10,8 +10,8 @@ from postroad.api.queues import DeadLetterOrigin, StrictQueueSettings
 from postroad.jetstream.stream_lifecycle import RecordState
 from postroad.kernel.errors import BodyInvalid
 from postroad.kernel.ids import new_id
-from postroad.queues.rabbitmq.messages import body_of, death_reason, properties_of, read, sequence_of
-from postroad.queues.rabbitmq.names import check_name, dead_queue, main_queue, retry_queue
+from postroad.queues.rabbitmq.messages import body_of, death_reason, properties_of, read, returned, sequence_of
+from postroad.queues.rabbitmq.names import check_name, dead_queue, main_queue
 from postroad.queues.records import QueueRecord, Receipt, StoredMessage, TokenRef
 
 NAMES = st.text(min_size=1, max_size=20)
@@ -48,6 +48,19 @@ def test_a_message_that_was_delivered_before_may_be_settled() -> None:
     assert again.may_be_settled and again.attempt == 3
 
 
+@pytest.mark.parametrize(("copy", "kept"), [("", "0"), ("7", "7")])
+def test_the_copy_of_a_returned_message_has_the_same_attempt_and_may_be_settled(copy: str, kept: str) -> None:
+    message = stored(attempts=3)
+    properties = properties_of(message, copy=copy)
+    assert properties.headers is not None
+    for deliveries in (0, 2):
+        properties.headers["x-delivery-count"] = deliveries
+        before = read(b"1", properties, is_redelivered=False, now_ms=0)
+        again = read(b"1", returned(properties), is_redelivered=False, now_ms=0)
+        assert (again.attempt, again.copy, again.stored.id) == (before.attempt, kept, message.id)
+        assert again.may_be_settled
+
+
 @given(st.binary(max_size=50), st.dictionaries(NAMES, st.integers() | st.booleans() | st.none() | st.text(max_size=5)))
 def test_any_message_of_a_native_program_can_be_read(body: bytes, headers: dict[str, object]) -> None:
     found = read(body, Basic.Properties(headers=headers), is_redelivered=False, now_ms=5)  # type: ignore[arg-type]
@@ -72,11 +85,7 @@ def test_queues_of_one_queue_have_names_that_no_other_queue_has() -> None:
     record = QueueRecord(
         state=RecordState.READY, tenant="t", name="a", incarnation="i", settings=settings, created_at_ms=0, updated_at_ms=0
     )
-    assert (main_queue("p", record), retry_queue("p", record, 2), dead_queue("p", record)) == (
-        "p.t.a",
-        "p.t.a.retry.2",
-        "p.t.a.dlq",
-    )
+    assert (main_queue("p", record), dead_queue("p", record)) == ("p.t.a", "p.t.a.dlq")
     check_name("a.retry")
     for name in ("a.dlq", "a.retry.1"):
         with pytest.raises(BodyInvalid):

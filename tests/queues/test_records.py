@@ -3,6 +3,7 @@
 import struct
 import uuid
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import pytest
@@ -11,16 +12,8 @@ from hypothesis import strategies as st
 
 from postroad.api.queues import StrictQueueSettings
 from postroad.jetstream.stream_lifecycle import RecordState
-from postroad.queues.records import (
-    Marker,
-    QueueRecord,
-    Receipt,
-    StoredMessage,
-    decode_marker,
-    decode_message,
-    encode_message,
-    message_of,
-)
+from postroad.queues.records import Marker, QueueRecord, Receipt, StoredMessage, decode_marker, decode_message, encode_message
+from postroad.queues.responses import message_of
 
 # Receipts
 
@@ -37,6 +30,7 @@ _RECEIPTS = st.builds(
     message_id=_IDS,
     job_id=_IDS,
     priority=st.sampled_from(["normal", "high", "low"]),
+    trace=st.just(b"") | st.binary(min_size=24, max_size=24),
 )
 ONE = Receipt(1, 2, 3, 4, 5, 6, str(uuid.UUID(int=7)), str(uuid.UUID(int=8)))
 
@@ -64,6 +58,18 @@ def test_a_receipt_of_another_priority_has_version_2() -> None:
             Receipt.from_bytes(body[:-1])
         with pytest.raises(ValueError, match="version 1, 2, 3 or 4"):
             Receipt.from_bytes(body[:-1] + b"\x03")
+
+
+@pytest.mark.parametrize("more", [{}, {"priority": "high"}, {"group": "ab" * 16}, {"token": b"t" * 20}])
+def test_a_trace_is_at_the_end_of_a_receipt_of_any_version(more: dict[str, Any]) -> None:
+    plain = replace(ONE, **more)
+    traced = replace(plain, trace=bytes(range(1, 25)))
+    assert traced.to_bytes() == bytes([plain.to_bytes()[0] | 0x80]) + plain.to_bytes()[1:] + bytes(range(1, 25))
+    assert Receipt.from_bytes(traced.to_bytes()) == traced
+    context = traced.traced().context
+    assert context is not None
+    assert context.trace_id + context.span_id == bytes(range(1, 25)).hex()
+    assert plain.traced().context is None
 
 
 @given(st.integers(0, 255).filter(lambda version: version != 1))

@@ -21,6 +21,7 @@ from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import Conflict, EngineUnavailable, PostroadError, PreconditionFailed
 from postroad.queues import job_events, metrics
+from postroad.queues.backend import require_readable
 from postroad.queues.cancelled_messages import CancelledMessages
 from postroad.queues.consuming import Consumer
 from postroad.queues.dead_letters import DeadLetters
@@ -68,7 +69,7 @@ class JobControl:
         """Take the message of an unfinished job out of its queue: no delivery begins any more.
 
         A worker that has the message learns of it when it extends its lease or reports progress. If it acknowledges before, the
-        job is done. Raises JobNotFound, JobEnded, EngineUnavailable, Overloaded.
+        job is done. Raises JobNotFound, JobEnded, BackendCannot, EngineUnavailable, Overloaded.
         """
         found = await self._service.locate(context.caller, job_id)
         job = found.job
@@ -105,16 +106,17 @@ class JobControl:
         raise EngineUnavailable("the message changes its place in the queue; repeat the request", retry_after=1)
 
     async def _taken_out(self, record: QueueRecord, found: JobResponse) -> tuple[StoredMessage, CancelledMessage]:
-        """The message, if a process took it out and died before it stored the event. Raises JobEnded otherwise."""
+        """The message, if a process took it out and died before it stored the event. Raises JobEnded, BackendCannot."""
         stored = await self._cancelled.find(record, found.job.message_id)
         if stored is None or stored.letter.cancelled_at < found.begun_at_ms:
+            require_readable(record)
             raise JobEnded("the message of the job has just left its queue")
         return stored.message, stored.letter
 
     async def run_now(self, context: RequestContext, job_id: str) -> Job:
         """Make a delayed or retrying job ready. A job that is ready already stays as it is.
 
-        Raises JobNotFound, JobEnded, JobInProgress, EngineUnavailable, Overloaded.
+        Raises JobNotFound, JobEnded, JobInProgress, BackendCannot, EngineUnavailable, Overloaded.
         """
         found = await self._service.locate(context.caller, job_id)
         job, now = found.job, self._clock()
@@ -128,6 +130,7 @@ class JobControl:
         async with self._audit.change(context, "job.run", job_id, before={"queue": job.queue, "dueAt": job.due_at}):
             located = await self._locator.find(record, job.message_id, found.sequence, found.ready_at_ms)
             if located is None:
+                require_readable(record)
                 raise JobEnded("the message of the job has just left its queue")
             sequence = located.entry.sequence
             if located.is_delayed:

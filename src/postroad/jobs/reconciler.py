@@ -6,7 +6,9 @@ audit log; else it was acknowledged, because a message leaves a queue in no othe
 
 A message has no subject of its own, and the job does not know its sequence. But the job bounds the time when the message was
 stored, so the search reads this part of the stream only. Of a healthy queue it reads one page: the oldest unfinished jobs are
-those of the oldest messages. A job is ended if two searches in succession miss its message, and the job did not change meanwhile.
+those of the oldest messages. The messages of another backend cannot be searched: their jobs are ended by what is stored about
+them in the engine, such as the marker of an acknowledgement. A job is ended if two searches in succession miss its message, and
+the job did not change meanwhile.
 """
 
 from collections.abc import Sequence
@@ -34,7 +36,7 @@ from postroad.queues import job_events
 from postroad.queues.cancelled_messages import CancelledMessages
 from postroad.queues.dead_letters import DeadLetters
 from postroad.queues.events import JobEvent, QueuePurged
-from postroad.queues.records import QueueRecord, read_message
+from postroad.queues.records import ACK_MARK, QueueRecord, read_message
 from postroad.telemetry.outbox import Outbox
 
 GRACE_MS = 60_000  # since the last event of a job: by then the events of its last operation are stored
@@ -136,9 +138,12 @@ class JobReconciler:
             self._positions[found.number] = found.following
 
     async def _search(self, record: QueueRecord, jobs: Sequence[JobRecord]) -> list[JobRecord]:
-        """The jobs whose messages are certainly not in the queue's stream."""
+        """The jobs whose messages are certainly not in the queue."""
         if not jobs or not await has_current_replicas(self._connection, record.stream):
             return []
+        if not record.is_readable:
+            purged_at = await self._purged_at(record, min(job.begun_at for job in jobs))
+            return [job for job in jobs if await self._has_left(record, job, purged_at)]
         missing = list(jobs)
         for subject in record.deferred_subjects:  # first: from there a message may become ready meanwhile, at any time
             missing = await self._search_subject(record, subject, missing) if missing else []
@@ -175,6 +180,16 @@ class JobReconciler:
         entry = await stream_reader.at(self._connection, record.stream, job.located.sequence) if job.located else None
         return entry is not None and _message_id(entry) == job.message_id
 
+    async def _has_left(self, record: QueueRecord, job: JobRecord, purged_at: int) -> bool:
+        """True if it is known how the message left a queue that cannot be searched."""
+        if await self._known_end(record, job, purged_at) is not None:
+            return True
+        if not job.located:
+            return False
+        subject = record.ack_marker_subject(job.located.sequence, "*")
+        marker = await stream_reader.last(self._connection, record.stream, subject)
+        return marker is not None and marker.payload == ACK_MARK
+
     async def _end(self, found: UnfinishedJobs, record: QueueRecord | None, jobs: Sequence[JobRecord], exists_since: int) -> None:
         """Store the events that are missing."""
         events: list[JobEvent | QueuePurged] = []
@@ -190,6 +205,11 @@ class JobReconciler:
         log.warning("jobs_reconciled", tenant=found.tenant, queue=found.queue, jobs=len(jobs), first=jobs[0].job_id)
 
     async def _event(self, record: QueueRecord, job: JobRecord, purged_at: int) -> JobEvent | QueuePurged:
+        known = await self._known_end(record, job, purged_at)
+        return known or job_events.reconciled(record, job.job_id, job.message_id, job.step.attempt, self._clock())
+
+    async def _known_end(self, record: QueueRecord, job: JobRecord, purged_at: int) -> JobEvent | QueuePurged | None:
+        """The end of a job whose message was dead-lettered, cancelled or purged."""
         try:
             dead = await self._dead_letters.find(record, job.message_id)
         except MessageNotFound:
@@ -201,7 +221,7 @@ class JobReconciler:
             return job_events.cancelled(record, cancelled.message, cancelled.letter)
         if purged_at > job.begun_at:
             return QueuePurged(tenant=job.tenant, timestamp=rfc3339(purged_at), queue=job.queue, count=0)
-        return job_events.reconciled(record, job.job_id, job.message_id, job.step.attempt, self._clock())
+        return None
 
     async def _purged_at(self, record: QueueRecord, since: int) -> int:
         """Time of the last purge since then, according to the audit log; 0 if there was none."""

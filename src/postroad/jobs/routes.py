@@ -16,7 +16,7 @@ from postroad.api.jobs import (
     JobsProgress,
     PayloadGone,
 )
-from postroad.api.queues import QueueNotFound
+from postroad.api.queues import BackendCannot, QueueNotFound
 from postroad.governance.audit import Audit
 from postroad.http.request import Request
 from postroad.http.response import Response
@@ -103,7 +103,7 @@ class JobRoutes:
                 body=CancelRequest,
                 empty_body=CancelRequest(),
                 response=Job,
-                errors=(JobNotFound, JobEnded, QueueNotFound, *_ERRORS),
+                errors=(JobNotFound, JobEnded, QueueNotFound, BackendCannot, *_ERRORS),
                 description="Takes the message of an unfinished job out of its queue. A worker that has it learns of it when it "
                 "extends its lease or reports progress; if it acknowledges before, the job is done. Idempotent.",
                 sdk="jobs.cancel",
@@ -119,7 +119,7 @@ class JobRoutes:
                 "Run a delayed or retrying job now",
                 "Jobs",
                 response=Job,
-                errors=(JobNotFound, JobEnded, JobInProgress, QueueNotFound, *_ERRORS),
+                errors=(JobNotFound, JobEnded, JobInProgress, QueueNotFound, BackendCannot, *_ERRORS),
                 description="A job that is ready already stays as it is.",
                 sdk="jobs.run_now",
                 cli=Command("jobs run"),

@@ -19,6 +19,7 @@ from postroad.jobs.projection import Projection
 from postroad.jobs.queries import EventKey, JobFilter, events, find, known, page
 from postroad.jobs.rules import job_of, ready_at
 from postroad.jobs.stream_follower import STREAM
+from postroad.jobs.unfinished import oldest
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import ERRORS, EngineRefused, EngineUnavailable, Overloaded, PostroadError
 from postroad.telemetry.frames import frame_subject
@@ -82,6 +83,11 @@ class RebuildRequest(RpcRequest, frozen=True, kw_only=True, tag="rebuild"):
     """Must not be repeated: the first one may have been received."""
 
 
+class OldestRequest(RpcRequest, frozen=True, kw_only=True, tag="oldest"):
+    tenant: str
+    queue: str
+
+
 class JobResponse(msgspec.Struct, frozen=True, tag_field="answer", tag="job"):
     """`sequence` is the last known position of the message in its queue; it became ready at `ready_at_ms` or later. The run
     began at `begun_at_ms`."""
@@ -115,18 +121,24 @@ class ProgressResponse(msgspec.Struct, frozen=True, tag_field="answer", tag="pro
     rebuilt: int | None
 
 
+class OldestResponse(msgspec.Struct, frozen=True, tag_field="answer", tag="oldest"):
+    """When the oldest message of a queue became ready, according to its job."""
+
+    at_ms: int | None
+
+
 class ProblemResponse(msgspec.Struct, frozen=True, tag_field="answer", tag="problem"):
     code: str
     detail: str
     retry_after: float | None = None
 
 
-RpcResponse = JobResponse | PageResponse | KnownResponse | EventsResponse | ProgressResponse | ProblemResponse
-R = TypeVar("R", JobResponse, PageResponse, KnownResponse, EventsResponse, ProgressResponse)
+RpcResponse = JobResponse | PageResponse | KnownResponse | EventsResponse | ProgressResponse | OldestResponse | ProblemResponse
+R = TypeVar("R", JobResponse, PageResponse, KnownResponse, EventsResponse, ProgressResponse, OldestResponse)
 
 _encode = msgspec.json.Encoder().encode
 _decode_request = msgspec.json.Decoder(
-    JobRequest | PageRequest | KnownRequest | EventsRequest | ProgressRequest | RebuildRequest
+    JobRequest | PageRequest | KnownRequest | EventsRequest | ProgressRequest | RebuildRequest | OldestRequest
 ).decode
 _decode_response = msgspec.json.Decoder(RpcResponse).decode
 
@@ -154,10 +166,11 @@ class JobsRpcServer:
             EventsRequest: self._events,
             ProgressRequest: self._progress,
             RebuildRequest: self._rebuild,
+            OldestRequest: self._oldest,
         }
 
     async def run(self) -> None:
-        stop = await self._connection.subscribe(SUBJECT, self._on_request)
+        stop = self._connection.subscribe(SUBJECT, self._on_request)
         try:
             await asyncio.Event().wait()
         finally:
@@ -165,7 +178,7 @@ class JobsRpcServer:
                 task.cancel()
             await stop()
 
-    async def _on_request(self, message: RpcMessage) -> None:
+    def _on_request(self, message: RpcMessage) -> None:
         if not message.reply:
             return
         task = asyncio.create_task(self._respond(message))
@@ -183,7 +196,7 @@ class JobsRpcServer:
         payload = _encode(response)
         if len(payload) > self._connection.max_payload:  # the server would end the connection
             payload = _encode(ProblemResponse(EngineRefused.code, "the response is larger than the engine's message limit"))
-        await self._connection.publish(message.reply, payload)
+        self._connection.publish(message.reply, payload)
 
     async def _handle(self, data: bytes) -> RpcResponse:
         if len(self._open) > _OPEN_MAX:
@@ -245,6 +258,11 @@ class JobsRpcServer:
             raise JobNotFound(f"there is no job {request.job!r}")
         rows, has_more = found
         return EventsResponse([msgspec.Raw(row.text) for row in rows], rows[-1].key if has_more else None)
+
+    async def _oldest(self, request: OldestRequest) -> RpcResponse:
+        """As the index has it: it is some milliseconds behind."""
+        job = await self._projection.read(oldest, request.tenant, request.queue, self._clock())
+        return OldestResponse(None if job is None else ready_at(job))
 
     @property
     def _bytes_max(self) -> int:

@@ -1,4 +1,4 @@
-"""Query of the store: unfinished jobs without a recent event, by queue."""
+"""Queries of the store: unfinished jobs without a recent event, by queue; the oldest unfinished job of a queue."""
 
 import heapq
 from collections.abc import Mapping
@@ -12,6 +12,9 @@ from postroad.jobs.store import Store, decode_job
 _STATUSES = (JobStatus.QUEUED, JobStatus.LEASED, JobStatus.RETRYING)
 _JOBS = """SELECT created_at, number, body FROM jobs INDEXED BY jobs_of_queue_and_status
 WHERE queue = ? AND status = ? AND (created_at, number) > (?, ?) AND created_at < ? ORDER BY created_at, number LIMIT ?"""
+
+_FAR_MS = 2**62
+_PURGED_MAX = 100  # jobs that a purge has ended and whose rows do not show it yet
 
 JobKey = tuple[int, int]  # time of creation, and number in the store
 BEGINNING: JobKey = (0, 0)
@@ -53,6 +56,13 @@ def unfinished(
         if one is not None:
             found.append(one)
     return UnfinishedPage(found, after)
+
+
+def oldest(store: Store, tenant: str, queue: str, now: int) -> JobRecord | None:
+    """The oldest job of a queue whose message is ready, leased, or waits for a retry."""
+    number = store.queue_numbers(tenant).get(queue)
+    found = None if number is None else _of_queue(store, number, now, _FAR_MS, _PURGED_MAX, BEGINNING)
+    return found.jobs[0] if found is not None and found.jobs else None
 
 
 def _of_queue(store: Store, number: int, now: int, quiet_since: int, jobs_max: int, position: JobKey) -> UnfinishedJobs | None:

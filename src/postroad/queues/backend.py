@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from postroad.api.queues import Priority
+from postroad.api.queues import BackendCannot, Priority
 from postroad.jetstream.commit import PublishAck
 from postroad.jetstream.deliveries import Delivery, DeliveryRef
 from postroad.jetstream.stream_reader import Entry
@@ -22,6 +22,15 @@ Settlement = tuple[DeliveryRef, int | None]  # None: the message is done; else i
 StoreOutcome = Sequence[PublishAck] | PostroadError
 Fetched = Entry | PostroadError | None  # None: it is not in the queue any more
 ALL_SETTLED: Mapping[DeliveryRef, PostroadError] = {}
+
+
+def require_readable(record: QueueRecord) -> None:
+    """Raises BackendCannot for a queue whose ready and leased messages cannot be read."""
+    if not record.is_readable:
+        raise BackendCannot(
+            f"the ready and leased messages of the queue {record.name!r} are in RabbitMQ, which cannot show or remove single "
+            "ones; ask for the state `delayed`, read the dead letters or the jobs, or pull the messages"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +49,9 @@ class BackendStats:
 
 class QueueBackend(Protocol):
     """Every call raises EngineUnavailable, or another `Unavailable`, if the backend does not answer; it may be repeated then."""
+
+    async def long_lease_ms(self) -> int:
+        """Longest lease that new queues can have, from delivery to its end; 0: no other than the settings say."""
 
     async def create(self, record: QueueRecord) -> None:
         """Create what the queue needs, or change it to the settings of the record. Idempotent. Raises EngineRefused."""
@@ -67,9 +79,15 @@ class QueueBackend(Protocol):
         """Start leases of so many milliseconds. A message is not delivered to another consumer before its lease ends."""
 
     async def settle(
-        self, record: QueueRecord, priority: Priority, settlements: Sequence[Settlement]
+        self, record: QueueRecord, priority: Priority, settlements: Sequence[Settlement], *, is_synced: bool = True
     ) -> Mapping[DeliveryRef, PostroadError]:
-        """End leases. On return, a message that is done is never delivered again. The errors of those whose lease is gone."""
+        """End leases. On return, a message that is done is never delivered again. The errors of those whose lease is gone.
+
+        With `is_synced` false that holds once the caller has synced the stream of the queue (`Committers.sync`).
+        """
+
+    async def discard(self, record: QueueRecord, priority: Priority, ref: DeliveryRef) -> None:
+        """Let a message never be delivered again, even if its lease has ended meanwhile: it is stored elsewhere."""
 
     async def extend(
         self, record: QueueRecord, priority: Priority, refs: Sequence[DeliveryRef], lease_ms: int

@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 
-from postroad.api.queues import BackendUnavailable, Priority
+from postroad.api.queues import ENGINE, Backend, BackendUnavailable, Priority
 from postroad.jetstream.deliveries import Delivery, DeliveryRef
 from postroad.jetstream.stream_reader import Entry
 from postroad.kernel.errors import PostroadError
 from postroad.queues.backend import BackendStats, DeliveryGroup, Fetched, QueueBackend, Settlement, StoreOutcome
 from postroad.queues.engine_backend import EngineBackend
 from postroad.queues.message_writes import PendingPublish
-from postroad.queues.records import ENGINE, QueueRecord, Receipt
+from postroad.queues.records import QueueRecord, Receipt
 
 
 class Backends(QueueBackend):
@@ -25,6 +25,13 @@ class Backends(QueueBackend):
         if found is None:
             raise BackendUnavailable(f"this installation has no {record.backend}", retry_after=60)
         return found
+
+    async def long_lease_ms_of(self, backend: Backend) -> int:
+        """That of new queues with this backend. Raises BackendUnavailable."""
+        return 0 if backend == ENGINE or backend not in self.others else await self.others[backend].long_lease_ms()
+
+    async def long_lease_ms(self) -> int:
+        return 0
 
     async def create(self, record: QueueRecord) -> None:
         await self.of(record).create(record)
@@ -48,9 +55,12 @@ class Backends(QueueBackend):
         await self.of(record).lease(record, priority, leases)
 
     async def settle(
-        self, record: QueueRecord, priority: Priority, settlements: Sequence[Settlement]
+        self, record: QueueRecord, priority: Priority, settlements: Sequence[Settlement], *, is_synced: bool = True
     ) -> Mapping[DeliveryRef, PostroadError]:
-        return await self.of(record).settle(record, priority, settlements)
+        return await self.of(record).settle(record, priority, settlements, is_synced=is_synced)
+
+    async def discard(self, record: QueueRecord, priority: Priority, ref: DeliveryRef) -> None:
+        await self.of(record).discard(record, priority, ref)
 
     async def extend(
         self, record: QueueRecord, priority: Priority, refs: Sequence[DeliveryRef], lease_ms: int

@@ -8,13 +8,14 @@ from postroad.jetstream.connection import Connection
 from postroad.jetstream.stream_reader import Entry
 from postroad.kernel.clock import Clock
 from postroad.kernel.context import RequestContext
-from postroad.queues.backend import QueueBackend
+from postroad.queues.backend import QueueBackend, require_readable
 from postroad.queues.deferred_messages import DeferredMessages
 from postroad.queues.events import QueuePurged
 from postroad.queues.filters import CompiledFilter
 from postroad.queues.lease_log import LeaseLog
 from postroad.queues.lease_states import Step, Transition
 from postroad.queues.message_locator import LocatedMessage
+from postroad.queues.message_writes import delay_ms_of_entry
 from postroad.queues.ordered_browsing import OrderedBrowser
 from postroad.queues.ordered_leases import OrderedLeases
 from postroad.queues.records import QueueRecord, StoredMessage, read_message
@@ -67,9 +68,11 @@ class QueueBrowser:
     ) -> ScanResult[BrowsedMessage]:
         """Read messages without leasing them: the delayed ones, or all others.
 
-        Oldest first from `from_sequence`, or newest first from before it; 0 is the end then.
+        Oldest first from `from_sequence`, or newest first from before it; 0 is the end then. Raises BackendCannot.
         """
         compiled = CompiledFilter(wanted)
+        if not is_delayed:
+            require_readable(record)
         if record.is_ordered:
             return await self._peek_ordered(
                 record,
@@ -108,6 +111,9 @@ class QueueBrowser:
             if state_of is None:
                 raise MessageNotFound(f"the message {located.message.id} has just left the queue {record.name!r}")
             return BrowsedMessage(located.message, state_of.name, state_of.until_ms, located.entry.sequence)
+        if located.entry.subject == record.retry_subject(located.message.id):
+            due_at_ms = located.message.at + delay_ms_of_entry(located.entry, located.message)
+            return BrowsedMessage(located.message, "retrying", due_at_ms, located.entry.sequence)
         lease = None if located.is_delayed else self._lease_log.lease_of(record, located.entry.sequence)
         state = "delayed" if located.is_delayed else _state(lease)
         return BrowsedMessage(located.message, state, None if lease is None else lease.until_ms, located.entry.sequence)

@@ -1,11 +1,14 @@
 """Wiring of queues."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client.registry import Collector
 
+from postroad.api.health import Check
 from postroad.api.queues import (
+    ENGINE,
+    RABBITMQ,
     AlreadySettled,
     BackendCannot,
     BackendUnavailable,
@@ -22,6 +25,7 @@ from postroad.http.routing import Route
 from postroad.jetstream.management import StreamSpec
 from postroad.jetstream.membership import MemberRecord, Membership
 from postroad.jetstream.replicated_table import ReplicatedTable
+from postroad.kernel.configuration import Secret
 from postroad.kernel.ids import new_request_id
 from postroad.kernel.names import QUEUE, queue_name
 from postroad.kernel.resources import ResourceKind
@@ -50,6 +54,7 @@ from postroad.queues.message_moves import MOVE, MessageMover
 from postroad.queues.message_removal import MessageRemoval
 from postroad.queues.message_routes import MessageRoutes
 from postroad.queues.message_search import MessageSearch
+from postroad.queues.new_queues import NewQueues
 from postroad.queues.numbered_deliveries import NumberedDeliveries
 from postroad.queues.ordered_leases import OrderedLeases
 from postroad.queues.progress import ProgressReports
@@ -73,9 +78,13 @@ from postroad.tasks.service import Handler
 from postroad.telemetry.live_sections import LiveSection
 from postroad.telemetry.settings import TelemetrySettings
 
+if TYPE_CHECKING:
+    from postroad.queues.rabbitmq.service import RabbitService
+
 MEMBERS_BUCKET = "postroad_dispatch_members"
 _RECOVER_SECONDS = 300.0
 _COMPACT_SECONDS = 10.0
+_MOVE_SECONDS = 5.0
 
 
 class QueuesCapability(Capability):
@@ -142,12 +151,14 @@ class QueuesCapability(Capability):
             platform.signer("receipt"),
             self.throughput,
             clock,
+            platform.tracer,
         )
         self.deferred_messages = DeferredMessages(connection, committers)
         self.group_shares = GroupShares(connection, self.lease_log, self.table, clock)
         self.backend = Backends(
             EngineBackend(connection, committers, self.table, self.lease_log, self.deferred_messages, self._placements)
         )
+        self.rabbit = self._rabbit_service(chosen.rabbitmq_url)
         self.stats_reader = QueueStatsReader(
             connection,
             self.backend,
@@ -168,6 +179,11 @@ class QueuesCapability(Capability):
             dead_letters=self.dead_letters,
             schemas=self.schemas,
             placements=self._placements,
+            new_queues=NewQueues(
+                RABBITMQ if chosen.queue_backend == RABBITMQ else ENGINE,
+                has_rabbitmq=self.rabbit is not None,
+                lease_ms_max=chosen.rabbitmq_lease_ms_max,
+            ),
         )
         self.publisher = Publisher(
             connection,
@@ -200,6 +216,7 @@ class QueuesCapability(Capability):
             self.ordered_leases,
             self.deferred_messages,
             self.group_shares,
+            platform.tracer,
         )
         self.consumer_reports = ConsumerReports(connection, self.lease_log.delivery_state)
         self.consumer.reports = self.consumer_reports
@@ -236,6 +253,16 @@ class QueuesCapability(Capability):
             SamplePublisher(connection, queues_max=chosen.queue_metrics_max, seconds=sample_seconds),
             seconds=sample_seconds,
         )
+
+    def _rabbit_service(self, url: Secret | None) -> "RabbitService | None":
+        """RabbitMQ's client is an extra, and imported only where it is used."""
+        if url is None:
+            return None
+        from postroad.queues.rabbitmq.service import RabbitService
+
+        made = RabbitService(self.platform, url, self.backend.engine, self.table, self.lease_log, self.dead_letters)
+        self.backend.others[RABBITMQ] = made.backend
+        return made
 
     @classmethod
     def streams(cls, settings: Settings) -> Sequence[StreamSpec]:
@@ -293,8 +320,22 @@ class QueuesCapability(Capability):
         found = {name: (self.table.count_under(f"{name}."), rates.get(name, idle)) for name in tenants}
         return {name: (count, rate.in_per_second, rate.out_per_second) for name, (count, rate) in found.items()}
 
+    def _rabbit_jobs(self) -> Sequence[BackgroundJob]:
+        if self.rabbit is None:
+            return ()
+        move = every(_MOVE_SECONDS, self.rabbit.dead_letters.run_once, "move dead letters of RabbitMQ")
+        return (
+            BackgroundJob(self.rabbit.backend.routing.run),
+            BackgroundJob(self.rabbit.outboxes.run, Role.GATEWAY),
+            BackgroundJob(move, Role.CONTROL, leader_only=True),
+        )
+
+    async def readiness(self) -> Mapping[str, Check]:
+        return {} if self.rabbit is None else {RABBITMQ: await self.rabbit.check()}
+
     def background_jobs(self) -> Sequence[BackgroundJob]:
         return (
+            *self._rabbit_jobs(),
             BackgroundJob(self.throughput.run),
             BackgroundJob(self.consumer_reports.run, Role.GATEWAY),
             BackgroundJob(self.lease_log.run),
@@ -319,6 +360,8 @@ class QueuesCapability(Capability):
     async def flush(self) -> None:
         self._samples.close()
         await self.lease_log.flush()
+        if self.rabbit is not None:
+            await self.rabbit.close()
 
     async def delete_tenant(self, tenant: str) -> None:
         await self.lifecycle.delete_all(tenant)

@@ -194,7 +194,7 @@ def summary_of(consumers: Sequence[ConsumerActivity], waiting: int, now_ms: int)
     count = "1 consumer" if len(consumers) == 1 else f"{len(consumers)} consumers"
     last_pull, last_ack = (max((of(one) for one in consumers), default=0) for of in (_pull, _ack))
     overdue = sum(one.overdue for one in consumers)
-    late = f"; {overdue} leases are overdue" if overdue else ""
+    late = f"; {overdue} {'lease is' if overdue == 1 else 'leases are'} overdue" if overdue else ""
     if not waiting and now_ms - last_pull > _RECENT_MS:
         return f"{count}, none has pulled for {_duration(now_ms - last_pull)}{late}."
     in_flight = sum(one.in_flight for one in consumers)

@@ -151,7 +151,7 @@ class ConsumerReports:
 
     async def run(self) -> None:
         """Broadcast and receive, until cancelled."""
-        stop = await self._connection.listen(_SUBJECT, self._receive)
+        stop = self._connection.listen(_SUBJECT, self._receive)
         try:
             while True:
                 await asyncio.sleep(_INTERVAL_SECONDS)
@@ -159,7 +159,7 @@ class ConsumerReports:
                 try:
                     while part := list(islice(reports, _BROADCAST_MAX)):
                         payload = msgspec.msgpack.encode(_Broadcast(self._process, part))
-                        await self._connection.publish(_SUBJECT, payload)
+                        self._connection.publish(_SUBJECT, payload)
                 except ConnectionLost:
                     continue
         finally:

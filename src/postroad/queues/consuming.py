@@ -14,6 +14,7 @@ from postroad.queues import job_events, metrics
 from postroad.queues.backend import Settlement
 from postroad.queues.events import JobEvent
 from postroad.queues.lease_operations import LeaseOperations, transition_of
+from postroad.queues.lease_spans import record_received, started_ns
 from postroad.queues.lease_states import Step, Transition
 from postroad.queues.ordered_leases import MakeMessage
 from postroad.queues.records import (
@@ -22,9 +23,10 @@ from postroad.queues.records import (
     Receipt,
     StoredMessage,
     TokenRef,
-    message_of,
     read_message,
+    trace_of,
 )
+from postroad.queues.responses import message_of
 from postroad.queues.rules import is_last_attempt
 
 _UNREADABLE_RETRY_MS = 3_600_000
@@ -49,7 +51,8 @@ class Consumer(LeaseOperations):
         per_group: int | None = None,
         receive_id: str | None = None,
     ) -> list[Message]:
-        """Lease up to `count` messages; wait up to `wait_ms` for the first. Raises QueueNotFound, EngineUnavailable.
+        """Lease up to `count` messages; wait up to `wait_ms` for the first. Raises QueueNotFound, EngineUnavailable, and
+        BodyInvalid for a lease that is too long for the backend.
 
         Of an ordered queue, at most `per_group` of each group; a repeated `receive_id` returns the same messages.
         Raises BodyInvalid if these are given for another queue.
@@ -84,6 +87,7 @@ class Consumer(LeaseOperations):
         until = loop.time() + wait_ms / 1000
         if self.reports is not None:
             self.reports.record_pull(record.stream, context.caller.key_id, self._clock())
+        self._lifecycle.check_lease(record, visibility_timeout_ms)
         if visibility_timeout_ms is None:
             visibility_timeout_ms = record.settings.visibility_timeout_ms or 0
         if record.is_ordered:
@@ -149,8 +153,9 @@ class Consumer(LeaseOperations):
         priority: Priority = "normal",
     ) -> list[T]:
         """Lease the deliveries. Messages without attempts left become dead letters; expired ones are deleted."""
-        now = self._clock()
+        now, start_ns = self._clock(), started_ns(self._tracer)
         messages: list[T] = []
+        receipts: list[Receipt] = []
         retention_ms = record.settings.retention_ms
         leased: list[JobEvent] = []
         leases: list[tuple[Delivery, int]] = []
@@ -178,18 +183,21 @@ class Consumer(LeaseOperations):
             else:
                 first_ms = now if one.ref.attempt == 1 else self._lease_log.first_lease_ms(record, one.ref.stream_sequence) or now
                 transitions.append(transition_of(one.ref, Step.LEASED, now, now + visibility_timeout_ms, first_ms=first_ms))
-                receipt = _receipt(one.ref, stored, now, now + visibility_timeout_ms, priority)
+                trace = trace_of(self._tracer, stored)
+                receipt = _receipt(one.ref, stored, now, now + visibility_timeout_ms, priority, trace)
                 signed = self._signer.sign(record.owner, receipt.to_bytes())
                 messages.append(make(stored, one.ref.attempt, signed, first_ms, None))
                 if receipt.attempt == 1:
                     metrics.queue_wait.observe(max(0, now - stored.at) / 1000)
                 leased.append(job_events.leased(record, receipt, stored.at))
+                receipts.append(receipt)
         await self._backend.lease(record, priority, leases)
         self._lease_log.record(record, transitions)
         if self.reports is not None:
             self.reports.record_leases(record.stream, record.incarnation, context.caller.key_id, transitions)
         self._outbox.record(context, *leased)
         metrics.leased.add(context.tenant, len(messages))
+        record_received(self._tracer, context, record, receipts, start_ns)
         if expired:
             await self._backend.settle(record, priority, expired)
             self._lease_log.record(record, [transition_of(ref, Step.ACKED, now) for ref, _ in expired])
@@ -219,7 +227,9 @@ def _readable(delivery: Delivery, record: QueueRecord) -> StoredMessage | None:
         return None
 
 
-def _receipt(delivery: DeliveryRef, stored: StoredMessage, leased_at_ms: int, deadline_ms: int, priority: Priority) -> Receipt:
+def _receipt(
+    delivery: DeliveryRef, stored: StoredMessage, leased_at_ms: int, deadline_ms: int, priority: Priority, trace: bytes
+) -> Receipt:
     return Receipt(
         stream_sequence=delivery.stream_sequence,
         consumer_sequence=delivery.consumer_sequence,
@@ -231,4 +241,5 @@ def _receipt(delivery: DeliveryRef, stored: StoredMessage, leased_at_ms: int, de
         job_id=stored.job,
         priority=priority,
         token=delivery.token if isinstance(delivery, TokenRef) else b"",
+        trace=trace,
     )

@@ -1,12 +1,15 @@
 """HTTP routes of consumers: pull, ack, nack, extend."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 from msgspec import UNSET, Meta
 
+from postroad.api.cloudevents import leased_event
 from postroad.api.queues import (
     AlreadySettled,
+    BackendUnavailable,
     JobWasCancelled,
     LeaseExpired,
     Message,
@@ -29,11 +32,13 @@ from postroad.api.receipts import (
     ReceiptsRequest,
 )
 from postroad.governance.tenant_settings import TenantSettingsStore
+from postroad.http.cloudevents import accepted_events
 from postroad.http.problems import problem_of
 from postroad.http.request import Request
-from postroad.http.response import Response
+from postroad.http.response import SLICE_BYTES_MAX, Response
 from postroad.http.routing import Route
 from postroad.kernel.clock import rfc3339
+from postroad.kernel.cloudevents import BATCH, EVENT
 from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import Draining, EngineUnavailable, PostroadError
 from postroad.kernel.identity import Scope
@@ -42,7 +47,7 @@ from postroad.queues.consuming import Consumer
 from postroad.queues.lease_operations import ExtendedLease
 from postroad.queues.progress import ProgressReports
 
-_RECEIPT_ERRORS = (QueueNotFound, ReceiptInvalid, LeaseExpired, AlreadySettled, EngineUnavailable)
+_RECEIPT_ERRORS = (QueueNotFound, ReceiptInvalid, LeaseExpired, AlreadySettled, EngineUnavailable, BackendUnavailable)
 
 
 class LeasedQueue(Protocol):
@@ -101,9 +106,13 @@ class ConsumingRoutes:
                 body=PullRequest,
                 empty_body=PullRequest(),
                 response=Pulled,
-                errors=(QueueNotFound, EngineUnavailable, Draining),
+                event_media=(BATCH, EVENT),
+                errors=(QueueNotFound, EngineUnavailable, BackendUnavailable, Draining),
                 description="Leases messages: each is hidden from other consumers for its visibility timeout and delivered again "
-                "if it is not acknowledged by then. Delivery is at least once.",
+                "if it is not acknowledged by then. Delivery is at least once. By the header `Accept` messages are CloudEvents "
+                "1.0 events, whose attribute `postroadreceipt` is the receipt; as one event only with `maxMessages` 1, and then "
+                "the status is 204 if there is no message.",
+                other_statuses=(204,),
             ),
             Route(
                 "POST",
@@ -176,6 +185,9 @@ class ConsumingRoutes:
         if body.wait_ms > self._wait_ms_max:
             raise invalid_field("$.waitMs", f"at most {self._wait_ms_max} are allowed")
         self._check_visibility_timeout(request, body.visibility_timeout_ms)
+        form = accepted_events(request)
+        if form == "event" and body.max_messages != 1:
+            raise invalid_field("$.maxMessages", f"is 1 with `Accept: {EVENT}`; several events are `{BATCH}`")
         queue = request.parameters["queue"]
         pulling = self._queue(queue).pull(
             request.context,
@@ -187,6 +199,8 @@ class ConsumingRoutes:
             receive_id=body.receive_id,
         )
         messages = await request.cancel_on_disconnect(pulling) if body.wait_ms else await pulling
+        if form is not None:
+            return await _event_response(messages, queue, form)
         return Response(Pulled(messages), list_field="messages")
 
     def _queue(self, name: str) -> LeasedQueue:
@@ -226,6 +240,20 @@ class ConsumingRoutes:
         if isinstance(lease, PostroadError):
             raise lease
         return Response(Extended(ok=True, new_receipt_id=lease.receipt_id, lease_until=rfc3339(lease.deadline_ms)))
+
+
+async def _event_response(messages: Sequence[Message], queue: str, form: Literal["event", "batch"]) -> Response:
+    events = list[bytes]()
+    unpaused = 0
+    for message in messages:
+        events.append(leased_event(message, queue))
+        unpaused += len(events[-1])
+        if unpaused > SLICE_BYTES_MAX:  # other requests go on in between
+            unpaused = 0
+            await asyncio.sleep(0)
+    if form == "batch":
+        return Response(b"[" + b",".join(events) + b"]", media=BATCH.encode())
+    return Response(events[0], media=EVENT.encode()) if events else Response(status=204)
 
 
 def _one_or_many(kind: type[ReceiptsRequest]) -> Any:

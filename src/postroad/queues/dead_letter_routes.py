@@ -27,8 +27,9 @@ from postroad.queues.dead_letter_groups import groups_of
 from postroad.queues.dead_letters import DeadLetters
 from postroad.queues.lifecycle import QueueLifecycle
 from postroad.queues.message_moves import MessageMover
-from postroad.queues.records import QueueRecord, dead_message_of
+from postroad.queues.records import QueueRecord
 from postroad.queues.redrive import Redriver
+from postroad.queues.responses import dead_message_of
 from postroad.tasks.rules import task_of
 
 _TAG = "Dead letters"

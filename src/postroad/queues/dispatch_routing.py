@@ -178,8 +178,8 @@ class DispatchServer:
 
     async def run(self) -> None:
         """Answer until cancelled."""
-        stop_probes = await self._connection.subscribe(f"{SUBJECT}.{self.name}.probe", self._answer_probe)
-        stop = await self._connection.subscribe(f"{SUBJECT}.{self.name}", self._receive)
+        stop_probes = self._connection.subscribe(f"{SUBJECT}.{self.name}.probe", self._answer_probe)
+        stop = self._connection.subscribe(f"{SUBJECT}.{self.name}", self._receive)
         try:
             while True:
                 await asyncio.sleep(_IDLE_SECONDS / 2)
@@ -188,11 +188,11 @@ class DispatchServer:
             await stop()
             await stop_probes()
 
-    async def _answer_probe(self, message: IncomingMessage) -> None:
+    def _answer_probe(self, message: IncomingMessage) -> None:
         with contextlib.suppress(ConnectionLost):
-            await self._connection.publish(message.reply, b"")
+            self._connection.publish(message.reply, b"")
 
-    async def _receive(self, message: IncomingMessage) -> None:
+    def _receive(self, message: IncomingMessage) -> None:
         try:
             request = _decode_request(message.data)
         except msgspec.DecodeError:
@@ -219,7 +219,7 @@ class DispatchServer:
             if asyncio.current_task() is not None:
                 asyncio.current_task().uncancel()  # type: ignore[union-attr]
         with contextlib.suppress(ConnectionLost):
-            await self._connection.publish(inbox, _encode(_without_large_payloads(reply)))
+            self._connection.publish(inbox, _encode(_without_large_payloads(reply)))
 
 
 class DispatchRouting:
@@ -316,7 +316,7 @@ class DispatchRouting:
         async def release() -> None:
             with contextlib.suppress(ConnectionLost, TimeoutError, PostroadError, _MemberGone, msgspec.DecodeError):
                 cancel = CancelCall(tenant=record.tenant, queue=record.name, incarnation=record.incarnation, inbox=inbox)
-                await self._connection.publish(f"{SUBJECT}.{member}", _encode(cancel))
+                self._connection.publish(f"{SUBJECT}.{member}", _encode(cancel))
                 async with asyncio.timeout(_ANSWER_SECONDS):
                     reply = await replied
                 if reply.status == "503":

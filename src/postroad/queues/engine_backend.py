@@ -56,6 +56,9 @@ class EngineBackend(QueueBackend):
 
     # The stream and its consumers
 
+    async def long_lease_ms(self) -> int:
+        return 0
+
     async def create(self, record: QueueRecord) -> None:
         subject = record.subject
         options: dict[str, object] = {
@@ -113,11 +116,14 @@ class EngineBackend(QueueBackend):
         await self._pull_consumer(record, priority).send_acknowledgements(naks)
 
     async def settle(
-        self, record: QueueRecord, priority: Priority, settlements: Sequence[Settlement]
+        self, record: QueueRecord, priority: Priority, settlements: Sequence[Settlement], *, is_synced: bool = True
     ) -> Mapping[DeliveryRef, PostroadError]:
         acks = [(ref, ACK if delay_ms is None else nak(delay_ms)) for ref, delay_ms in settlements]
-        await self._pull_consumer(record, priority).acknowledge(acks)
+        await self._pull_consumer(record, priority).acknowledge(acks, is_synced=is_synced)
         return ALL_SETTLED
+
+    async def discard(self, record: QueueRecord, priority: Priority, ref: DeliveryRef) -> None:
+        await self.settle(record, priority, [(ref, None)])
 
     async def extend(
         self, record: QueueRecord, priority: Priority, refs: Sequence[DeliveryRef], lease_ms: int

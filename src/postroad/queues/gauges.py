@@ -87,7 +87,7 @@ class SamplePublisher:
         levels = [self._latest[key] for key in named] + ([_sum([self._latest[key] for key in others])] if others else [])
         try:
             payload = msgspec.msgpack.encode(_Broadcast(levels, len(others), self._seconds))
-            await self._connection.publish(_SUBJECT, payload)
+            self._connection.publish(_SUBJECT, payload)
         except ConnectionLost:  # the next round sends them
             return
 
@@ -125,7 +125,7 @@ class QueueGauges(Collector):
 
     async def run(self) -> None:
         """Receive, until cancelled."""
-        stop = await self._connection.listen(_SUBJECT, self._receive)
+        stop = self._connection.listen(_SUBJECT, self._receive)
         try:
             await asyncio.Event().wait()
         finally:

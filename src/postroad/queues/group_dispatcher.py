@@ -80,7 +80,7 @@ class GroupDispatcher(RepeatedPulls):
 
     async def start(self) -> None:
         """Find the groups. Raises EngineUnavailable."""
-        self._stop_subscription = await self._connection.subscribe(f"{live_subject(self.record)}.*", self._on_stored)
+        self._stop_subscription = self._connection.subscribe(f"{live_subject(self.record)}.*", self._on_stored)
         self._stop_reconnect = self._connection.on_reconnect(self._must_scan.set)
         await self._scan()
         self._start(self._maintain())
@@ -109,7 +109,7 @@ class GroupDispatcher(RepeatedPulls):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _on_stored(self, message: IncomingMessage) -> None:
+    def _on_stored(self, message: IncomingMessage) -> None:
         headers = message.headers or {}
         caught_up = self._catching_up.pop(message.subject, None)
         if caught_up is not None:
@@ -126,7 +126,7 @@ class GroupDispatcher(RepeatedPulls):
         subject = f"{live_subject(self.record)}.caught-up-{new_id()}"
         caught_up = self._catching_up[subject] = asyncio.get_running_loop().create_future()
         try:
-            await self._connection.publish(subject, b"")
+            self._connection.publish(subject, b"")
             async with asyncio.timeout(_CATCH_UP_SECONDS):
                 await caught_up
         except (TimeoutError, ConnectionLost):

@@ -165,7 +165,7 @@ class GroupShares:
 
     async def run(self) -> None:
         """Receive announcements, until cancelled."""
-        stop = await self._connection.listen(SUBJECT, self._receive)
+        stop = self._connection.listen(SUBJECT, self._receive)
         try:
             while True:
                 await asyncio.sleep(_DEFERRING_SECONDS)

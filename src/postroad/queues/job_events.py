@@ -78,7 +78,7 @@ def leased(record: QueueRecord, receipt: Receipt, stored_at_ms: int) -> JobLease
         attempt=receipt.attempt,
         lease_until=rfc3339(receipt.deadline_ms),
         wait_ms=max(0, receipt.leased_at_ms - stored_at_ms),
-        message_sequence=0 if receipt.token else receipt.stream_sequence,  # else it is in no stream
+        message_sequence=receipt.stream_sequence,
     )
 
 

@@ -13,7 +13,8 @@ from postroad.jetstream.management import delete_message
 from postroad.jetstream.stream_reader import Entry
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.context import RequestContext
-from postroad.kernel.errors import PostroadError
+from postroad.kernel.errors import BodyInvalid, PostroadError
+from postroad.kernel.spans import Tracer
 from postroad.queues import job_events, metrics
 from postroad.queues.backend import QueueBackend, Settlement
 from postroad.queues.cancelled_messages import CancelledMessages
@@ -22,6 +23,7 @@ from postroad.queues.dead_letters import DeadLetters
 from postroad.queues.deferred_messages import DeferredMessages, is_deferred_entry
 from postroad.queues.group_shares import GroupShares
 from postroad.queues.lease_log import LeaseLog
+from postroad.queues.lease_spans import record_settled, started_ns
 from postroad.queues.lease_states import Step, Transition
 from postroad.queues.lifecycle import QueueLifecycle
 from postroad.queues.ordered_leases import REJECTED, OrderedLeases
@@ -67,7 +69,9 @@ class LeaseOperations(ReceiptVerification):
         ordered: OrderedLeases,
         deferred: DeferredMessages,
         shares: GroupShares,
+        tracer: Tracer | None = None,
     ) -> None:
+        self._tracer = tracer
         self._backend, self._ordered, self._deferred, self._shares = backend, ordered, deferred, shares
         self._connection, self._lifecycle, self._dead_letters, self._outbox = connection, lifecycle, dead_letters, outbox
         self._cancelled, self._lease_log = cancelled, lease_log
@@ -86,7 +90,7 @@ class LeaseOperations(ReceiptVerification):
         `accepts_expired`: any receipt of a message removes it, also after its lease has ended; in an ordered queue, any receipt
         of a lease that lasts. Raises QueueNotFound, EngineUnavailable.
         """
-        record = await self._record(context.tenant, queue)
+        record, start_ns = await self._record(context.tenant, queue), started_ns(self._tracer)
         if record.is_ordered:
             return await self._ordered.ack(context, record, receipt_ids, follows_extensions=accepts_expired)
         receipts = self._verify(record, receipt_ids, Step.ACKED)
@@ -95,16 +99,18 @@ class LeaseOperations(ReceiptVerification):
                 await self._expired_receipt(record, text) if isinstance(one, LeaseExpired | AlreadySettled) else one
                 for one, text in zip(receipts, receipt_ids, strict=True)
             ]
-        receipts = await self._settle(record, receipts, [None] * len(receipts))
+        receipts = await self._settle(record, receipts, [None] * len(receipts), is_synced=False)
         valid = [receipt for receipt in receipts if isinstance(receipt, Receipt)]
         now = self._clock()
         self._lease_log.record(record, [transition_of(receipt, Step.ACKED, now) for receipt in valid])
-        await self._outbox.commit(context, *(job_events.done(record, receipt, now) for receipt in valid))
+        events = [job_events.done(record, receipt, now) for receipt in valid]
+        await self._outbox.commit(context, *events, written=(record.stream, 0) if valid else None)
         metrics.acked.add(context.tenant, len(valid))
         self._throughput.add_completed(record, len(valid), context.caller.key_id)
         if self.reports is not None:
             leased_at_ms = [receipt.leased_at_ms for receipt in valid]
             self.reports.record_acks(record.stream, context.caller.key_id, now, leased_at_ms)
+        record_settled(self._tracer, context, record, "ack", valid, start_ns)
         return [receipt if isinstance(receipt, PostroadError) else None for receipt in receipts]
 
     async def remove(self, context: RequestContext, queue: str, receipt_ids: Sequence[str]) -> None:
@@ -128,7 +134,7 @@ class LeaseOperations(ReceiptVerification):
         A retry after the last attempt dead-letters the message. Raises QueueNotFound, EngineUnavailable.
         """
         step = _NACK_STEPS[request.action]
-        record = await self._record(context.tenant, queue)
+        record, start_ns = await self._record(context.tenant, queue), started_ns(self._tracer)
         if record.is_ordered:
             return await self._ordered.nack(context, record, receipt_ids, request)
         receipts = self._verify(record, receipt_ids, step)
@@ -158,6 +164,8 @@ class LeaseOperations(ReceiptVerification):
         await self._lease_log.commit(record, transitions)
         if self.reports is not None:
             self.reports.record_failures(record.stream, context.caller.key_id, len(transitions))
+        settled = [receipt for index, receipt in valid if outcomes[index] is None]
+        record_settled(self._tracer, context, record, "nack", settled, start_ns)
         return outcomes
 
     async def _reject(
@@ -237,7 +245,7 @@ class LeaseOperations(ReceiptVerification):
 
         The old receipt stays valid until its own deadline, or until the new one if that is earlier. With `follows_extensions` it
         is accepted as long as the lease lasts, as extended with another receipt of the same delivery.
-        Raises QueueNotFound, EngineUnavailable.
+        Raises QueueNotFound, EngineUnavailable, and BodyInvalid for a lease that is too long for the backend.
         """
         record = await self._record(context.tenant, queue)
         if record.is_ordered:
@@ -245,12 +253,14 @@ class LeaseOperations(ReceiptVerification):
                 context, record, receipt_ids, visibility_timeout_ms, follows_extensions=follows_extensions
             )
             return [one if isinstance(one, PostroadError) else ExtendedLease(*one) for one in outcomes]
+        self._lifecycle.check_lease(record, visibility_timeout_ms)
         receipts = self._verify(record, receipt_ids, Step.EXTENDED)
         if follows_extensions:
             receipts = [
                 self._extended_receipt(record, text) or one if isinstance(one, LeaseExpired) else one
                 for one, text in zip(receipts, receipt_ids, strict=True)
             ]
+        receipts = [self._checked_extension(record, one, visibility_timeout_ms) for one in receipts]
         verified = [receipt for receipt in receipts if isinstance(receipt, Receipt)]
         stored = await self._backend.fetch(record, verified)
         present = {receipt for receipt, entry in zip(verified, stored, strict=True) if isinstance(entry, Entry)}
@@ -273,6 +283,15 @@ class LeaseOperations(ReceiptVerification):
                 signed = self._signer.sign(record.owner, replace(receipt, deadline_ms=deadline).to_bytes())
                 extended.append(ExtendedLease(signed, deadline))
         return extended
+
+    def _checked_extension(self, record: QueueRecord, receipt: Verified, lease_ms: int) -> Verified:
+        """The error of an extension with which the lease would last longer than the backend can keep it."""
+        if isinstance(receipt, Receipt):
+            try:
+                self._lifecycle.check_lease(record, lease_ms, max(0, self._clock() - receipt.leased_at_ms))
+            except BodyInvalid as problem:
+                return problem
+        return receipt
 
     async def held_lease(self, context: RequestContext, queue: str, receipt_id: str) -> tuple[QueueRecord, Receipt]:
         """The queue and the lease of a receipt, while the lease lasts and the message is there.
@@ -321,20 +340,22 @@ class LeaseOperations(ReceiptVerification):
         letter: DeadLetter,
     ) -> None:
         """Delete a message whose dead letter is stored: a crash in between only repeats the operation."""
-        await self._backend.settle(record, priority, [(delivery, None)])
+        await self._backend.discard(record, priority, delivery)
         metrics.dead.add(record.tenant)
         await self._outbox.commit(context, job_events.dead(record, stored, letter))
 
-    async def _settle(self, record: QueueRecord, receipts: Sequence[Verified], delays_ms: Sequence[int | None]) -> list[Verified]:
+    async def _settle(
+        self, record: QueueRecord, receipts: Sequence[Verified], delays_ms: Sequence[int | None], *, is_synced: bool = True
+    ) -> list[Verified]:
         """End leases: the messages are done, or delivered again after a delay. What is no receipt is left as it is, and each
-        receipt whose lease is gone becomes its error. Raises EngineUnavailable."""
+        receipt whose lease is gone becomes its error. Raises EngineUnavailable. `is_synced`: as of `QueueBackend.settle`."""
         by_priority: dict[Priority, list[Settlement]] = {}
         for receipt, delay_ms in zip(receipts, delays_ms, strict=True):
             if isinstance(receipt, Receipt):
                 by_priority.setdefault(receipt.priority, []).append((receipt.ref, delay_ms))
         failed: dict[DeliveryRef, PostroadError] = {}
         for priority, of_priority in by_priority.items():
-            failed.update(await self._backend.settle(record, priority, of_priority))
+            failed.update(await self._backend.settle(record, priority, of_priority, is_synced=is_synced))
         if not failed:
             return list(receipts)
         return [failed.get(one.ref, one) if isinstance(one, Receipt) else one for one in receipts]

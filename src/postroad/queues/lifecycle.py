@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Iterator
 import msgspec
 from msgspec import UNSET
 
-from postroad.api.queues import Priority, QueueNotFound, StrictQueueSettings
+from postroad.api.queues import ENGINE, Backend, Priority, QueueNotFound, StrictQueueSettings
 from postroad.governance.audit import Audit
 from postroad.governance.tenant_settings import TenantSettingsStore
 from postroad.jetstream import stream_reader
@@ -24,7 +24,8 @@ from postroad.kernel.names import QUEUE_CHARS_MAX, escape, queue_name
 from postroad.queues.backends import Backends
 from postroad.queues.dead_letters import DeadLetters
 from postroad.queues.events import QueueChanged, QueueDeleted, QueuePurged
-from postroad.queues.records import DEFERRED, ENGINE, PRIORITY, QueueRecord
+from postroad.queues.new_queues import NewQueues
+from postroad.queues.records import DEFERRED, PRIORITY, QueueRecord
 from postroad.queues.rules import consumer_lease_ms
 from postroad.queues.schemas import Schemas
 from postroad.regions.placement import Placements, tags_of
@@ -47,12 +48,13 @@ class QueueLifecycle:
         dead_letters: DeadLetters,
         schemas: Schemas,
         placements: Placements,
+        new_queues: NewQueues,
     ) -> None:
         self._connection, self._table, self._outbox, self._clock = connection, table, outbox, clock
         self._backend, self._tenant_settings, self._audit = backend, tenant_settings, audit
         self._dead_letters, self._schemas, self._placements = dead_letters, schemas, placements
+        self._new_queues = new_queues
         self.reserved: Container[str] = ()  # names of queues that other capabilities serve
-        self.new_backend = ENGINE  # of queues that are created
         dead_letters.find_queue = self.cached
         self._streams = StreamLifecycle(connection, table, clock, ensure=self._ensure_streams, release=self._release)
 
@@ -143,7 +145,7 @@ class QueueLifecycle:
     async def _check_dead_letter_queue(self, context: RequestContext, name: str) -> None:
         if context.caller.may_use("queue", name):
             with contextlib.suppress(QueueNotFound):
-                await self.find(context.tenant, name)
+                _check_readable_dead_letters(await self.find(context.tenant, name))
                 return
         raise invalid_field("$.deadLetterQueue", f"there is no queue {name[:100]!r}")
 
@@ -157,10 +159,15 @@ class QueueLifecycle:
         async def apply(known: QueueRecord | None) -> QueueRecord:
             nonlocal wanted
             wanted = make(known)
+            backend = self._new_queues.backend_of(wanted, known)
+            self._new_queues.check(backend, wanted)
+            long_lease_ms = await self._backend.long_lease_ms_of(backend) if known is None else known.long_lease_ms
+            self._new_queues.check_lease(backend, wanted.visibility_timeout_ms, long_lease_ms)
+            wanted = msgspec.structs.replace(wanted, backend=UNSET)  # the record has it
             if wanted.dead_letter_queue == name:
                 raise invalid_field("$.deadLetterQueue", "a queue cannot be its own dead-letter queue")
             if known is None:
-                return await self._create(key, context, name, wanted)
+                return await self._create(key, context, name, wanted, backend, long_lease_ms)
             return known if wanted == known.settings else await self._update(key, context, known, wanted)
 
         try:
@@ -174,13 +181,19 @@ class QueueLifecycle:
             self._outbox.record(context, _changed_event(record, is_new=before is None))
         return record, before is None
 
+    def check_lease(self, record: QueueRecord, lease_ms: int | None, held_ms: int = 0) -> None:
+        """Raises BodyInvalid for a lease that is too long for the backend of the queue. `held_ms`: how long it has lasted."""
+        self._new_queues.check_lease(record.backend, lease_ms, record.long_lease_ms, held_ms)
+
     def _with_defaults(self, tenant: str, settings: StrictQueueSettings | None) -> StrictQueueSettings:
         settings = settings or StrictQueueSettings()
         if settings.visibility_timeout_ms is not None:
             return settings
         return msgspec.structs.replace(settings, visibility_timeout_ms=self._tenant_settings.of(tenant).visibility_timeout_ms)
 
-    async def _create(self, key: str, context: RequestContext, name: str, settings: StrictQueueSettings) -> QueueRecord:
+    async def _create(
+        self, key: str, context: RequestContext, name: str, settings: StrictQueueSettings, backend: Backend, long_lease_ms: int
+    ) -> QueueRecord:
         self._check_count(context.tenant)
         placed, now = await self._placements.choose(settings), self._clock()
         record = QueueRecord(
@@ -191,12 +204,14 @@ class QueueLifecycle:
             settings=settings,
             placement=placed.tags,
             replicas=placed.replicas,
-            consumer_lease_ms=consumer_lease_ms(settings) if self.new_backend == ENGINE else 0,
-            backend=self.new_backend,
+            consumer_lease_ms=consumer_lease_ms(settings) if backend == ENGINE else 0,
+            backend=backend,
+            long_lease_ms=long_lease_ms,
             created_at_ms=now,
             updated_at_ms=now,
         )
-        return await self._streams.create(key, record, self._audit.change(context, "queue.create", name, after=settings))
+        after = msgspec.structs.replace(settings, backend=backend)
+        return await self._streams.create(key, record, self._audit.change(context, "queue.create", name, after=after))
 
     async def _update(self, key: str, context: RequestContext, known: QueueRecord, settings: StrictQueueSettings) -> QueueRecord:
         if settings.ordered != known.settings.ordered:
@@ -212,7 +227,7 @@ class QueueLifecycle:
         updated = await self._streams.update(key, changed, audited)
         if placed.tags != tags_of(known):
             await self._placements.start_move(context, "queue", known.name, settings, placed.replicas)
-        if settings.retention_ms > 0 and not 0 < known.settings.retention_ms <= settings.retention_ms:
+        if updated.is_readable and settings.retention_ms > 0 and not 0 < known.settings.retention_ms <= settings.retention_ms:
             await self._purge_older(updated)
         return updated
 
@@ -326,6 +341,12 @@ class QueueLifecycle:
     async def recover_all(self) -> int:
         """Finish interrupted creations and deletions; return how many there were. For the control role."""
         return await self._streams.recover_all()
+
+
+def _check_readable_dead_letters(queue: QueueRecord) -> None:
+    """Raises BodyInvalid for a dead-letter queue whose messages cannot be read."""
+    if not queue.is_readable:
+        raise invalid_field("$.deadLetterQueue", f"the messages of {queue.name!r} are in RabbitMQ and cannot be read there")
 
 
 def _check_in_flight(record: QueueRecord) -> None:

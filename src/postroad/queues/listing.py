@@ -11,7 +11,8 @@ from postroad.kernel.identity import Caller
 from postroad.kernel.names import escape
 from postroad.queues.events import QueueSampled
 from postroad.queues.lifecycle import QueueLifecycle
-from postroad.queues.records import QueueRecord, queue_of
+from postroad.queues.records import QueueRecord
+from postroad.queues.responses import queue_of
 from postroad.queues.sample_history import LatestSamples
 from postroad.queues.stats import QueueStatsReader
 

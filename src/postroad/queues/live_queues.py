@@ -108,13 +108,13 @@ class LiveQueues(LiveSection):
     def may_see(self, caller: Caller, key: str, row: msgspec.Struct) -> bool:
         return caller.may_use("queue", key)
 
-    def samples(self, tenant: str, keys: Sequence[str]) -> Mapping[str, Sequence[Sequence[float]]]:
-        """Those of the queues with most messages and traffic, if there are too many."""
+    def samples(self, tenant: str, keys: Sequence[str], names: frozenset[str]) -> Mapping[str, Sequence[Sequence[float]]]:
+        """Those of the queues on screen and of those with most messages and traffic, if there are too many."""
         history, rows = self._histories.get(tenant), self._rows.get(tenant, {})
         if history is None:
             return {}
-        busiest = sorted(keys, key=lambda key: (-_weight(rows.get(key)), key))[:_SAMPLES_QUEUES_MAX]
-        return {key: samples for key in busiest if (samples := history.samples_of(key))}
+        first = sorted(keys, key=lambda key: (key not in names, -_weight(rows.get(key)), key))[:_SAMPLES_QUEUES_MAX]
+        return {key: samples for key in first if (samples := history.samples_of(key))}
 
 
 @dataclass(frozen=True, slots=True)

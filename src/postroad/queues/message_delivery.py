@@ -24,7 +24,8 @@ from postroad.queues.message_writes import (
     delivery_marker_write,
     message_write,
 )
-from postroad.queues.records import Marker, QueueRecord, SequenceMarker, StoredMessage, published_of
+from postroad.queues.records import Marker, QueueRecord, SequenceMarker, StoredMessage
+from postroad.queues.responses import published_of
 from postroad.queues.throughput import Throughput
 from postroad.telemetry.outbox import Outbox
 
@@ -93,22 +94,25 @@ class MessageDelivery:
         self.check(context.tenant, new)
         return SinglePublish(context, record, PendingPublish(new, message, 0, (message_write(record, message, 0),)))
 
-    def store_delivery(self, single: SinglePublish, on_delivered: OnDelivered) -> None:
+    def store_delivery(self, single: SinglePublish, on_delivered: OnDelivered, *, is_synced: bool = True) -> None:
         """Call `on_delivered` once the message is stored, or with the error. The event of its job is stored soon.
 
+        With `is_synced` false the message is durable once the caller has synced it: `Delivered.written`, for the outbox.
         Raises TooLarge, StorageQuotaExceeded, EngineFull, Overloaded, Maintenance: then nothing is stored.
         """
-        on_stored = partial(self._on_delivery_stored, single, on_delivered)
-        self._committers.of(single.record.stream).submit_callback(single.pending.writes, on_stored)
+        on_stored = partial(self._on_delivery_stored, single, on_delivered, is_synced)
+        self._committers.of(single.record.stream).submit_callback(single.pending.writes, on_stored, is_synced=is_synced)
 
-    def _on_delivery_stored(self, single: SinglePublish, on_delivered: OnDelivered, outcome: Outcome) -> None:
+    def _on_delivery_stored(self, single: SinglePublish, on_delivered: OnDelivered, is_synced: bool, outcome: Outcome) -> None:
         if isinstance(outcome, Exception):
             on_delivered(outcome)
             return
         context, record, pending = single
         try:
-            self._outbox.record(context, *first_events(record, pending.message, pending.delay_ms, outcome[-1].sequence))
-            delivered: Delivered | Exception = self._counted(context, record, pending)
+            sequence = outcome[-1].sequence
+            self._outbox.record(context, *first_events(record, pending.message, pending.delay_ms, sequence))
+            written = None if is_synced else (record.stream, sequence)
+            delivered: Delivered | Exception = self._counted(context, record, pending, written)
         except Exception as error:  # a bug: the caller must not wait for ever
             delivered = error
         on_delivered(delivered)
@@ -161,10 +165,12 @@ class MessageDelivery:
         await self._record_events(context, first_events(record, pending.message, pending.delay_ms, sequence), awaits_event)
         return self._counted(context, record, pending)
 
-    def _counted(self, context: RequestContext, record: QueueRecord, pending: PendingPublish) -> Delivered:
+    def _counted(
+        self, context: RequestContext, record: QueueRecord, pending: PendingPublish, written: tuple[str, int] | None = None
+    ) -> Delivered:
         metrics.published.add(context.tenant)
         self._throughput.add_published(record, 1)
-        return Delivered(message_id=pending.message.id, job_id=pending.message.job)
+        return Delivered(message_id=pending.message.id, job_id=pending.message.job, written=written)
 
     async def _record_events(self, context: RequestContext, events: Sequence[QueueEvent], awaits: bool) -> None:
         if awaits:

@@ -1,5 +1,7 @@
 """Finds the message of a job in the stream of its queue.
 
+A message of another backend is found while it is delayed or waits for a retry. Others:
+
 A ready message has no subject of its own, but its events have its sequence. Only of a delayed or deferred message that became
 ready, and was not leased yet, the sequence is unknown: it is searched from the time when it was due.
 """
@@ -36,13 +38,15 @@ class MessageLocator:
 
         Raises EngineUnavailable, and Overloaded if too many messages became ready since.
         """
-        known = await stream_reader.at(self._connection, record.stream, sequence) if sequence else None
-        later = f"{record.subject}.later.{message_id}"
-        for entry in (known, await stream_reader.last(self._connection, record.stream, later)):
-            found = _located(entry, message_id) if entry is not None else None
-            if found is not None:
+        if sequence and record.is_readable:
+            known = await stream_reader.at(self._connection, record.stream, sequence)
+            if known is not None and (found := _located(known, message_id)) is not None:
                 return found
-        for subject in (*record.deferred_subjects, *record.ready_subjects):
+        for subject in record.scheduled_subjects(message_id):
+            entry = await stream_reader.last(self._connection, record.stream, subject)
+            if entry is not None and (found := _located(entry, message_id)) is not None:
+                return found
+        for subject in (*record.deferred_subjects, *record.ready_subjects) if record.is_readable else ():
             found = await self._search(record, subject, message_id, due_at_ms)
             if found is not None:
                 return found

@@ -16,6 +16,7 @@ from postroad.kernel.clock import epoch_ms
 from postroad.kernel.context import RequestContext
 from postroad.kernel.ids import id_time_ms
 from postroad.queues import job_events
+from postroad.queues.backend import require_readable
 from postroad.queues.cancelled_messages import CancelledMessages
 from postroad.queues.consuming import Consumer
 from postroad.queues.deferred_messages import DeferredMessages, StoredMoves, is_deferred_entry
@@ -51,16 +52,17 @@ class MessageRemoval:
     async def find(self, record: QueueRecord, message_id: str) -> LocatedMessage:
         """A message in the queue, in any state. Ids begin with the time, so the search begins there.
 
-        Raises MessageNotFound, EngineUnavailable, and Overloaded if too many messages were stored since.
+        Raises MessageNotFound, BackendCannot, EngineUnavailable, and Overloaded if too many messages were stored since.
         """
         at_ms = id_time_ms(message_id)
         found = await self._locator.find(record, message_id, 0, at_ms) if at_ms is not None else None
         if found is None:
+            require_readable(record)
             raise MessageNotFound(f"{message_id[:64]!r} is not in the queue {record.name!r}")
         return found
 
     async def remove(self, context: RequestContext, record: QueueRecord, message_id: str) -> None:
-        """Raises MessageNotFound, EngineUnavailable, Overloaded."""
+        """Raises MessageNotFound, BackendCannot, EngineUnavailable, Overloaded."""
         found = await self.find(record, message_id)
         async with self._audit.change(context, "message.delete", record.name, before={"messageId": message_id}):
             for _ in range(_ATTEMPTS):
@@ -72,15 +74,15 @@ class MessageRemoval:
             raise MessageNotFound(f"{message_id[:64]!r} has just left the queue {record.name!r}")
 
     async def purge(self, context: RequestContext, record: QueueRecord, wanted: WaitingFilter) -> int:
-        """Remove the messages that match, and return their number."""
-        count = 0
+        """Remove the messages that match, and return their number. Raises BackendCannot."""
+        count, ranges = 0, self._ranges(record, wanted)
         async with self._audit.change(context, "queue.purge", record.name, before={"filter": wanted}):
-            for scan_range in self._ranges(record, wanted):
+            for scan_range in ranges:
                 count += await self._purge(context, scan_range, record, CompiledFilter(wanted))
         return count
 
     async def count(self, record: QueueRecord, wanted: WaitingFilter) -> int:
-        """The number of messages that match."""
+        """The number of messages that match. Raises BackendCannot."""
         count, compiled = 0, CompiledFilter(wanted)
         for scan_range in self._ranges(record, wanted):
             position = 1
@@ -94,6 +96,8 @@ class MessageRemoval:
         return count
 
     def _ranges(self, record: QueueRecord, wanted: WaitingFilter) -> list[ScanRange]:
+        if wanted.state != "delayed":
+            require_readable(record)
         subjects = {"ready": (*record.deferred_subjects, *record.ready_subjects), "delayed": record.delayed_subjects}
         states = ("ready", "delayed") if wanted.state is None else (wanted.state,)
         since, until = epoch_ms(wanted.since), epoch_ms(wanted.until)

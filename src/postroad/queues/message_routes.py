@@ -8,10 +8,13 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from postroad.api.cloudevents import queue_message
 from postroad.api.message_search import MessageSearchPage, MessageSearchQuery
 from postroad.api.queues import (
     BODY_MAX,
     IDEMPOTENCY_KEY_CHARS_MAX,
+    BackendCannot,
+    BackendUnavailable,
     BatchItem,
     BatchResult,
     IdempotencyKey,
@@ -27,6 +30,7 @@ from postroad.api.queues import (
     SchemaMismatch,
     SchemaTooSlow,
 )
+from postroad.http.cloudevents import EventBody
 from postroad.http.problems import problem_of
 from postroad.http.request import Request
 from postroad.http.response import Response
@@ -47,10 +51,10 @@ from postroad.queues.message_removal import MessageRemoval
 from postroad.queues.message_search import MessageSearch
 from postroad.queues.message_writes import SinglePublish
 from postroad.queues.publishing import Publisher
-from postroad.queues.records import peeked_message_of
+from postroad.queues.responses import peeked_message_of
 
 _TAG = "Messages"
-_STORE_ERRORS = (TooLarge, EngineFull, StorageQuotaExceeded, Overloaded, EngineUnavailable)
+_STORE_ERRORS = (TooLarge, EngineFull, StorageQuotaExceeded, Overloaded, EngineUnavailable, BackendUnavailable)
 _PUBLISH_HEADERS = (
     ("Idempotency-Key", Annotated[IdempotencyKey, Meta(description="The same as `idempotencyKey` in the body.")]),
     ("traceparent", Annotated[str, Meta(description="W3C trace context; consumers receive it with the message.")]),
@@ -101,8 +105,11 @@ class MessageRoutes:
                 response=Published,
                 status=201,
                 errors=(QueueNotFound, IdempotencyMismatch, SchemaMismatch, SchemaTooSlow, *_STORE_ERRORS),
-                description="The message is stored durably before the response.",
+                description="The message is stored durably before the response. A CloudEvents 1.0 event is accepted in its "
+                "place, in structured mode or, with headers `ce-…` and data of any type, in binary mode; its `source` and `id` "
+                "are the idempotency key.",
                 headers=_PUBLISH_HEADERS,
+                events=EventBody(queue_message),
                 prepare=self.prepare_publish,
             ),
             Route(
@@ -115,8 +122,10 @@ class MessageRoutes:
                 body=NewBatch,
                 response=BatchResult,
                 errors=(QueueNotFound, *_STORE_ERRORS),
-                description="The response has a result for each message, in order. A failed message does not affect the others.",
+                description="The response has a result for each message, in order. A failed message does not affect the others. "
+                "A batch of CloudEvents 1.0 events is accepted in place of messages.",
                 headers=_BATCH_HEADERS,
+                events=EventBody(lambda events: NewBatch([queue_message(one) for one in events]), is_batch=True),
             ),
             Route(
                 "GET",
@@ -127,7 +136,7 @@ class MessageRoutes:
                 _TAG,
                 query=PeekQuery,
                 response=PeekPage,
-                errors=(QueueNotFound, EngineUnavailable),
+                errors=(QueueNotFound, BackendCannot, EngineUnavailable),
                 description="Oldest first, or with `order=newest` newest first. One request searches some thousands of messages; "
                 "`nextCursor` continues the search.",
                 sdk="queues.peek",
@@ -141,7 +150,7 @@ class MessageRoutes:
                 "Show a message of a queue with its payload",
                 _TAG,
                 response=PeekedMessage,
-                errors=(QueueNotFound, MessageNotFound, Overloaded, EngineUnavailable),
+                errors=(QueueNotFound, MessageNotFound, BackendCannot, Overloaded, EngineUnavailable),
                 description="In any state but dead. Its id begins with the time, so the search begins there.",
                 sdk="queues.get_message",
                 cli=Command("queues message"),
@@ -155,7 +164,7 @@ class MessageRoutes:
                 "Remove a message from a queue",
                 _TAG,
                 status=204,
-                errors=(QueueNotFound, MessageNotFound, Overloaded, EngineUnavailable),
+                errors=(QueueNotFound, MessageNotFound, BackendCannot, Overloaded, EngineUnavailable),
                 description="Its job is cancelled, and can be retried for a week. A consumer that has leased it learns of it "
                 "when it extends the lease.",
                 sdk="queues.delete_message",

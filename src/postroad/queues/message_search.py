@@ -21,7 +21,8 @@ from postroad.kernel.names import escape
 from postroad.queues.browsing import QueueBrowser
 from postroad.queues.dead_letters import DeadLetters
 from postroad.queues.lifecycle import QueueLifecycle
-from postroad.queues.records import QueueRecord, dead_message_of, peeked_message_of
+from postroad.queues.records import QueueRecord
+from postroad.queues.responses import dead_message_of, peeked_message_of
 
 STATES = ("dead", "ready", "delayed")
 _CONCURRENCY = 16
@@ -185,6 +186,8 @@ class MessageSearch:
             )
             dead = [dead_message_of(one.letter, one.message, query.body_max, one.sequence) for one in letters.items]
             return _Found([_found(record.name, one) for one in dead], letters.scanned, letters.next_sequence)
+        if state != "delayed" and not record.is_readable:
+            return _Found([], 0, None)
         if query.error is not None or query.error_group is not None or query.reason is not None:
             return _Found([], 0, None)  # only dead letters have a cause
         found = await self._browser.peek(

@@ -18,7 +18,7 @@ from postroad.queues.capacity import QueueCapacity
 from postroad.queues.group_shares import GroupShares
 from postroad.queues.lifecycle import QueueLifecycle
 from postroad.queues.message_writes import DeliveryMarker, PendingPublish, message_write
-from postroad.queues.records import DEFERRED, ENGINE, Marker, QueueRecord, StoredMessage, decode_marker
+from postroad.queues.records import DEFERRED, Marker, QueueRecord, StoredMessage, decode_marker
 from postroad.queues.stats import QueueStatsReader
 
 MARKER_READS = 5
@@ -48,7 +48,7 @@ class MessageStore:
 
         Raises QueueNotFound, EngineUnavailable.
         """
-        if not message.group or record.is_ordered or record.backend != ENGINE:
+        if not message.group or record.is_ordered or not record.is_readable:
             return record, message, False
         is_deferred = await self.shares.decided(record, message)
         if is_deferred and not record.has_deferred:
@@ -70,7 +70,7 @@ class MessageStore:
         """Store the messages, up to the limit of the queue; an outcome for each, in order."""
         outcomes = await self._store(record, pending)
         for one, outcome in zip(pending, outcomes, strict=True):
-            if one.message.group:
+            if one.message.group and record.is_readable:
                 self.count(record, one, outcome)
         return outcomes
 
@@ -143,7 +143,7 @@ class MessageStore:
             for one in await self._committers.of(record.stream).append_each(writes)
         ]
         for (message, is_deferred), outcome in zip(placed, outcomes, strict=True):
-            if message.group and not is_deferred:
+            if message.group and not is_deferred and record.is_readable:
                 self.shares.stored(record, message, outcome if isinstance(outcome, int) else None, 0)
         return outcomes
 

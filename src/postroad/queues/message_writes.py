@@ -65,11 +65,12 @@ class DeliveryMarker(msgspec.Struct, frozen=True, kw_only=True):
 class Delivered(msgspec.Struct, frozen=True, kw_only=True):
     """Ids of a delivered message. `is_duplicate`: these are those of an earlier delivery with the same marker, with its note.
 
-    `owner` is that of the marker then.
+    `owner` is that of the marker then. `written`: where a message is stored that its caller has to sync.
     """
 
     message_id: str
     job_id: str
+    written: tuple[str, int] | None = None
     is_duplicate: bool = False
     note: str = ""
     owner: str = ""

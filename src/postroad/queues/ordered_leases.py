@@ -14,6 +14,7 @@ from postroad.jetstream.stream_reader import Entry
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import PostroadError
+from postroad.kernel.spans import Tracer
 from postroad.queues import job_events, metrics
 from postroad.queues.cancelled_messages import CancelledMessages
 from postroad.queues.dead_letters import DeadLetters
@@ -27,8 +28,9 @@ from postroad.queues.dispatch_routing import (
 )
 from postroad.queues.group_state import Action, Operation, OperationResult, OperationStatus
 from postroad.queues.group_turns import DispatchCounts, LeasedMessage
+from postroad.queues.lease_spans import record_received, record_settled, started_ns
 from postroad.queues.lease_states import Step
-from postroad.queues.records import MAX_ATTEMPTS_REACHED, QueueRecord, Receipt, StoredMessage, decode_message
+from postroad.queues.records import MAX_ATTEMPTS_REACHED, QueueRecord, Receipt, StoredMessage, decode_message, trace_of
 from postroad.queues.rules import delay_after_nack_ms, group_token, is_final_nack
 from postroad.queues.throughput import Throughput
 from postroad.telemetry.outbox import Outbox
@@ -53,7 +55,9 @@ class OrderedLeases:
         signer: Signer,
         throughput: Throughput,
         clock: Clock,
+        tracer: Tracer | None = None,
     ) -> None:
+        self._tracer = tracer
         self._connection, self._routing, self._dead_letters, self._cancelled = connection, routing, dead_letters, cancelled
         self._outbox, self._signer, self._throughput, self._clock = outbox, signer, throughput, clock
         self._waiting: dict[str, int] = {}
@@ -102,8 +106,9 @@ class OrderedLeases:
     async def _received(
         self, make: "MakeMessage[T]", context: RequestContext, record: QueueRecord, leased: Sequence[LeasedMessage]
     ) -> list[T]:
+        start_ns = started_ns(self._tracer)
         messages: list[T] = []
-        events = []
+        events, receipts = [], list[Receipt]()
         for one in leased:
             payload = one.payload
             if not payload:  # too large for the reply
@@ -122,14 +127,17 @@ class OrderedLeases:
                 message_id=stored.id,
                 job_id=stored.job,
                 group=one.group,
+                trace=trace_of(self._tracer, stored),
             )
             signed = self._signer.sign(record.owner, receipt.to_bytes())
             messages.append(make(stored, lease.attempt, signed, lease.first_ms, lease.sequence))
             if lease.attempt == 1:
                 metrics.queue_wait.observe(max(0, lease.leased_ms - stored.at) / 1000)
             events.append(job_events.leased(record, receipt, stored.at))
+            receipts.append(receipt)
         self._outbox.record(context, *events)
         metrics.leased.add(context.tenant, len(messages))
+        record_received(self._tracer, context, record, receipts, start_ns)
         return messages
 
     # Receipts
@@ -170,6 +178,7 @@ class OrderedLeases:
 
         `follows_extensions`: a receipt is accepted as long as the lease lasts, as extended with another receipt of it.
         """
+        start_ns = started_ns(self._tracer)
         receipts = [self._verify(record, one, checks_deadline=not follows_extensions) for one in receipt_ids]
         valid = [one for one in receipts if isinstance(one, Receipt)]
         results = await self._operate(record, valid, Action.ACK)
@@ -183,6 +192,7 @@ class OrderedLeases:
         if ends_jobs:
             await self._outbox.commit(context, *(job_events.done(record, receipt, now) for receipt in done))
             metrics.acked.add(context.tenant, len(done))
+            record_settled(self._tracer, context, record, "ack", done, start_ns)
         self._throughput.add_completed(record, len(done), context.caller.key_id if ends_jobs else "")
         return [errors[one] if isinstance(one, Receipt) else one for one in receipts]
 
@@ -212,6 +222,7 @@ class OrderedLeases:
         self, context: RequestContext, record: QueueRecord, receipt_ids: Sequence[str], request: NackRequest
     ) -> list[PostroadError | None]:
         """Requeue, retry or dead-letter messages; the error of each receipt that does not hold its message any more."""
+        start_ns = started_ns(self._tracer)
         receipts = [self._verify(record, one) for one in receipt_ids]
         outcomes: list[PostroadError | None] = [None if isinstance(one, Receipt) else one for one in receipts]
         returned: list[tuple[int, Receipt]] = []
@@ -226,6 +237,8 @@ class OrderedLeases:
             returned, await self._return(context, record, [one for _, one in returned], request), strict=True
         ):
             outcomes[index] = error
+        settled = [one for one, error in zip(receipts, outcomes, strict=True) if error is None and isinstance(one, Receipt)]
+        record_settled(self._tracer, context, record, "nack", settled, start_ns)
         return outcomes
 
     async def _return(

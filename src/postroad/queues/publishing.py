@@ -39,7 +39,6 @@ from postroad.queues.message_writes import (
     pending_publish,
 )
 from postroad.queues.records import (
-    ENGINE,
     PRIORITY,
     UNIQUE,
     QueueRecord,
@@ -47,9 +46,9 @@ from postroad.queues.records import (
     StoredMessage,
     decode_marker,
     decode_sequence_marker,
-    published_of,
     read_message,
 )
+from postroad.queues.responses import published_of
 from postroad.queues.rules import (
     MessageLimits,
     check_for_queue,
@@ -64,6 +63,7 @@ from postroad.queues.schemas import Schemas
 from postroad.queues.stats import QueueStatsReader
 from postroad.queues.throughput import Throughput
 from postroad.telemetry.outbox import Outbox
+from postroad.tracing.messaging import describe, ending, publishing, record_batch
 
 OnPublished = Callable[[Published | Exception], None]
 
@@ -99,9 +99,19 @@ class Publisher(MessageDelivery):
             future: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
             self.store_single(single, partial(resolve, future))
             return await future
+        if context.span is None:
+            return await self._publish(context, queue, new)
+        context, span = publishing(context, context.span, queue)
+        with span:
+            published = await self._publish(context, queue, new)
+            describe(span, published.message_id, published.job_id, len(bytes(new.payload)))
+            return published
+
+    async def _publish(self, context: RequestContext, queue: str, new: NewMessage) -> Published:
+        """Publish a message that needs more than one write, or a condition."""
         record = self._lifecycle.cached(context.tenant, queue) or await self._lifecycle.find_or_create(context, queue)
         await self._check_schema(record, new)
-        check_for_queue(new, record.settings)
+        check_for_queue(new, record.settings, is_in_engine=record.is_readable)
         if new.unique_key is not None or new.priority != "normal":
             record = await self._with_features(record, new)
         record, message, is_deferred = await self._messages.placed(record, self._message(record, context, new))
@@ -121,13 +131,18 @@ class Publisher(MessageDelivery):
         if new.idempotency_key is not None or new.unique_key is not None or new.priority != "normal":
             return None
         record = self._lifecycle.cached(context.tenant, queue)
-        if record is None or record.settings.schema is not None or record.settings.max_messages or record.backend != ENGINE:
+        if record is None or record.settings.schema is not None or record.settings.max_messages or not record.is_readable:
             return None
         if record.is_ordered or new.dedupe_id is not None:
-            check_for_queue(new, record.settings)
+            check_for_queue(new, record.settings, is_in_engine=record.is_readable)
             if new.dedupe_id is not None or record.settings.dedupe_by_content:
                 return None
-        message = self._message(record, context, new)
+        if context.span is not None:
+            context, span = publishing(context, context.span, queue)
+            message = self._message(record, context, new)
+            describe(span, message.id, message.job, len(bytes(message.payload)))
+        else:
+            message = self._message(record, context, new)
         is_deferred = False
         if message.group and not record.is_ordered:
             decided = self._messages.shares.decide(record, message)
@@ -141,14 +156,19 @@ class Publisher(MessageDelivery):
 
         Raises TooLarge, StorageQuotaExceeded, EngineFull, Overloaded: then nothing is stored.
         """
-        write, message = single.pending.writes, single.pending.message
+        write, message, span = single.pending.writes, single.pending.message, single.context.span
+        if span is not None:
+            on_published = ending(span, on_published)
         if message.group:
             self._messages.shares.begin(single.record, message, is_deferred=single.pending.is_deferred)
         try:
-            self._committers.of(single.record.stream).submit_callback(write, partial(self._on_stored, single, on_published))
+            on_stored = partial(self._on_stored, single, on_published)
+            self._committers.of(single.record.stream).submit_callback(write, on_stored, is_synced=False)
         except PostroadError as error:
             if message.group:
                 self._messages.count(single.record, single.pending, error)
+            if span is not None:
+                span.end(error)
             raise
 
     def _on_stored(self, single: SinglePublish, on_published: OnPublished, outcome: Outcome) -> None:
@@ -160,7 +180,8 @@ class Publisher(MessageDelivery):
         try:
             sequence = outcome[-1].sequence
             events = first_events(single.record, single.pending.message, single.pending.delay_ms, sequence)
-            self._outbox.commit_callback(single.context, events, partial(self._on_recorded, single, sequence, on_published))
+            on_recorded = partial(self._on_recorded, single, sequence, on_published)
+            self._outbox.commit_callback(single.context, events, on_recorded, (single.record.stream, sequence))
         except Exception as error:  # a bug: the caller must not wait for ever
             on_published(error)
 
@@ -181,6 +202,17 @@ class Publisher(MessageDelivery):
         self, context: RequestContext, queue: str, batch: Sequence[NewMessage]
     ) -> list[Published | PostroadError]:
         """Like `publish` for each message, with an outcome for each. A failed message does not affect the others."""
+        if context.span is None:
+            return await self._publish_batch(context, queue, batch)
+        context, span = publishing(context, context.span, queue)
+        with span:
+            outcomes = await self._publish_batch(context, queue, batch)
+            record_batch(span, outcomes)
+            return outcomes
+
+    async def _publish_batch(
+        self, context: RequestContext, queue: str, batch: Sequence[NewMessage]
+    ) -> list[Published | PostroadError]:
         bytes_max = self._tenant_settings.of(context.tenant).max_message_bytes
         record = await self._lifecycle.find_or_create(context, queue)
         outcomes: list[Published | PostroadError | None] = [
@@ -239,7 +271,7 @@ class Publisher(MessageDelivery):
         """
         self.check(context.tenant, new)
         record = self._lifecycle.cached(context.tenant, queue) or await self._lifecycle.find(context.tenant, queue)
-        check_for_queue(new, record.settings)
+        check_for_queue(new, record.settings, is_in_engine=record.is_readable)
         await self._check_schema(record, new)
         record = await self._with_features(record, new)
         subject = f"{record.subject}.last.{sequence_token(sequence)}"
@@ -280,7 +312,7 @@ class Publisher(MessageDelivery):
     async def _check(self, record: QueueRecord, new: NewMessage, index: int, bytes_max: int) -> PostroadError | None:
         try:
             check_message(new, self._limits, bytes_max, self._clock(), f"$.messages[{index}]")
-            check_for_queue(new, record.settings, f"$.messages[{index}]")
+            check_for_queue(new, record.settings, f"$.messages[{index}]", is_in_engine=record.is_readable)
             await self._check_schema(record, new, f"$.messages[{index}]")
         except PostroadError as error:
             return error
@@ -367,10 +399,10 @@ class Publisher(MessageDelivery):
     async def republish(self, record: QueueRecord, messages: Sequence[tuple[StoredMessage, str]]) -> list[int | PostroadError]:
         """Store messages that were in a queue before, each with an id that makes a repetition idempotent for a minute. The
         expiry of a message is dropped, and its priority with `maxInFlight`. Returns the sequence of each, or its error."""
-        if any(message.unique for message, _ in messages) and not record.is_ordered and record.backend == ENGINE:
+        if any(message.unique for message, _ in messages) and not record.is_ordered and record.is_readable:
             record = await self._lifecycle.with_feature(record, UNIQUE)
         changes: dict[str, Any] = {"expires": 0, "dead": None, "attempts": 0}
-        if record.is_ordered or record.backend != ENGINE:
+        if record.is_ordered or not record.is_readable:
             changes |= {"priority": "normal", "unique": ""}
         elif record.settings.max_in_flight:
             changes["priority"] = "normal"

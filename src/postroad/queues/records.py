@@ -1,21 +1,15 @@
 """Stored formats of queues: queue, message, dead letter, cancelled message, failure, idempotency marker, receipt. Pure."""
 
 import struct
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import msgspec
 
-from postroad.api.dead_letters import DeadMessage
-from postroad.api.placement import Placement
 from postroad.api.queues import (
+    ENGINE,
+    Backend,
     DeadLetterOrigin,
-    Message,
-    PeekedMessage,
     Priority,
-    Published,
-    Queue,
-    QueueStats,
     StrictQueueSettings,
 )
 from postroad.jetstream.deliveries import DeliveryRef
@@ -23,9 +17,11 @@ from postroad.jetstream.stream_lifecycle import StreamOwner
 from postroad.kernel.clock import rfc3339
 from postroad.kernel.ids import check_id, id_bytes, id_text
 from postroad.kernel.names import dead_stream, dead_subject, queue_stream, queue_subject
+from postroad.kernel.spans import SpanContext, Tracer
 from postroad.queues.rules import GROUP_TOKEN_CHARS
+from postroad.tracing.messaging import TracedMessage
 
-ENGINE, RABBITMQ = "engine", "rabbitmq"  # backends
+ACK_MARK = b"done"  # payload of the marker of a message that is done
 UNIQUE, PRIORITY, DEFERRED = "unique", "priority", "deferred"  # features of a queue
 _READY = {"high": "high", "normal": "ready", "low": "low"}  # last token of the subjects of messages that are ready, by priority
 _RECEIPT_PRIORITIES: tuple[Priority, ...] = ("normal", "high", "low")  # by their number in a receipt
@@ -41,7 +37,13 @@ class QueueRecord(StreamOwner, frozen=True, kw_only=True):
     consumer_lease_ms: int = 0  # the lease that its consumer gives by itself (0: none), as of its creation
     replicas: int | None = None  # that the engine keeps; None in records of earlier versions
     purged_at_ms: int = 0  # by an API that limits how often
-    backend: str = ENGINE  # where its messages are
+    backend: Backend = ENGINE  # where its messages are
+    long_lease_ms: int = 0  # longest lease that its queue in RabbitMQ was declared for; 0: that of the installation's settings
+
+    @property
+    def is_readable(self) -> bool:
+        """True if its stream has all its messages. Else only those that are delayed or wait for a retry can be read."""
+        return self.backend == ENGINE
 
     @property
     def stream(self) -> str:
@@ -130,6 +132,19 @@ class QueueRecord(StreamOwner, frozen=True, kw_only=True):
         if self.is_ordered:  # a delay is that of the queue: its messages stay where they are
             return ()
         return (f"{self.subject}.later.*", f"{self.subject}.unique.*.later") if self.has_unique else (f"{self.subject}.later.*",)
+
+    def scheduled_subjects(self, message_id: str) -> tuple[str, ...]:
+        """Where a message can be until it is due. In a stream that is an outbox, messages wait for their retries, too."""
+        later = f"{self.subject}.later.{message_id}"
+        return (later,) if self.is_readable else (later, self.retry_subject(message_id))
+
+    def retry_subject(self, message_id: str) -> str:
+        """Where a message waits for its next attempt, in a stream that is an outbox."""
+        return f"{self.subject}.retry.{message_id}"
+
+    def ack_marker_subject(self, sequence: int, copy: str) -> str:
+        """Where a message of another backend is marked as done, by its number in the lease log and its copy."""
+        return f"{self.subject}.acked.{sequence}.{copy or '0'}"
 
     @property
     def dead_stream(self) -> str:
@@ -284,6 +299,8 @@ _RECEIPT = struct.Struct(">BQQIQQQ16s16s")
 _RECEIPT_VERSION, _PRIORITY_RECEIPT_VERSION = 1, 2  # the latter has one more byte
 _GROUP_RECEIPT_VERSION, _TOKEN_RECEIPT_VERSION = 3, 4
 _TOKEN_BYTES_MAX = 64
+_TRACED = 0x80  # in the byte of the version
+_TRACE_ID_BYTES, _TRACE_BYTES = 16, 24
 _GROUP_BYTES = GROUP_TOKEN_CHARS // 2
 
 
@@ -309,6 +326,7 @@ class Receipt:
     priority: Priority = "normal"
     group: str = ""  # token of the group, in an ordered queue
     token: bytes = b""  # of the backend
+    trace: bytes = b""  # ids of the trace and span that published the message, if the trace is sampled
 
     @property
     def ref(self) -> DeliveryRef:
@@ -318,7 +336,10 @@ class Receipt:
 
     def to_bytes(self) -> bytes:
         """Version 1, version 2 with the number of the priority at its end if it is not normal, version 3 with the group, or
-        version 4 with the token."""
+        version 4 with the token. A trace is at the very end, and sets a bit of the version."""
+        if self.trace:
+            untraced = replace(self, trace=b"").to_bytes()
+            return bytes([untraced[0] | _TRACED]) + untraced[1:] + self.trace
         if self.token:
             return self._pack(_TOKEN_RECEIPT_VERSION) + self.token
         if self.group:
@@ -336,7 +357,9 @@ class Receipt:
     def from_bytes(cls, body: bytes) -> "Receipt":
         """Raises ValueError if it has another version."""
         priority: Priority = "normal"
-        group, token = "", b""
+        group, token, trace = "", b"", b""
+        if len(body) >= _RECEIPT.size + _TRACE_BYTES and body[0] & _TRACED:
+            trace, body = body[-_TRACE_BYTES:], bytes([body[0] & ~_TRACED]) + body[1:-_TRACE_BYTES]
         if _RECEIPT.size < len(body) <= _RECEIPT.size + _TOKEN_BYTES_MAX and body[0] == _TOKEN_RECEIPT_VERSION:
             token, body = body[_RECEIPT.size :], body[: _RECEIPT.size]
         elif len(body) == _RECEIPT.size + _GROUP_BYTES and body[0] == _GROUP_RECEIPT_VERSION:
@@ -347,100 +370,15 @@ class Receipt:
             raise ValueError("not a receipt of version 1, 2, 3 or 4")
         _, sequence, consumer, attempt, stored, leased, deadline, message, job = _RECEIPT.unpack(body)
         ids = id_text(message), id_text(job)
-        return cls(sequence, consumer, attempt, stored, leased, deadline, *ids, priority, group, token)
+        return cls(sequence, consumer, attempt, stored, leased, deadline, *ids, priority, group, token, trace)
+
+    def traced(self) -> TracedMessage:
+        """What spans show of the delivery."""
+        context = SpanContext(self.trace[:_TRACE_ID_BYTES].hex(), self.trace[_TRACE_ID_BYTES:].hex()) if self.trace else None
+        return TracedMessage(self.message_id, self.job_id, self.attempt, context)
 
 
-# Representation in the API
-
-
-def queue_of(record: QueueRecord, stats: QueueStats | None = None, placement: Placement | None = None) -> Queue:
-    return Queue(
-        name=record.name,
-        settings=record.settings,
-        paused=record.is_paused,
-        pause_reason=record.pause_reason,
-        replicas=record.replicas,
-        created_at=rfc3339(record.created_at_ms),
-        updated_at=rfc3339(record.updated_at_ms),
-        stats=stats,
-        placement=placement,
-    )
-
-
-def published_of(message: StoredMessage, *, is_duplicate: bool = False, sequence: int | None = None) -> Published:
-    """`sequence`: that of a message in an ordered queue."""
-    return Published(
-        message_id=message.id,
-        job_id=message.job,
-        enqueued_at=rfc3339(message.at),
-        duplicate=is_duplicate,
-        sequence=sequence,
-    )
-
-
-def message_of(
-    stored: StoredMessage, attempt: int, receipt_id: str, first_leased_ms: int = 0, sequence: int | None = None
-) -> Message:
-    return Message(
-        receipt_id=receipt_id,
-        message_id=stored.id,
-        job_id=stored.job,
-        raw_payload=stored.payload,
-        headers=stored.headers,
-        attempt=attempt,
-        enqueued_at=rfc3339(stored.at),
-        priority=stored.priority,
-        correlation_id=stored.corr,
-        traceparent=stored.trace,
-        header_types=stored.types,
-        first_leased_at=rfc3339(first_leased_ms) if attempt > 1 and first_leased_ms else None,
-        dead_letter=stored.dead,
-        group_id=stored.group or None,
-        dedupe_id=stored.dedupe or None,
-        sequence=sequence,
-    )
-
-
-def peeked_message_of(
-    message: StoredMessage, state: str, body_max: int, until_ms: int | None, sequence: int = 0
-) -> PeekedMessage:
-    until = None if until_ms is None else rfc3339(until_ms)
-    return PeekedMessage(
-        state=state,
-        lease_until=until if state == "leased" else None,
-        next_at=until if state == "retrying" else None,
-        sequence=sequence,
-        **_peeked_fields(message, body_max),
-    )
-
-
-def dead_message_of(letter: DeadLetter, message: StoredMessage, body_max: int, sequence: int = 0) -> DeadMessage:
-    return DeadMessage(
-        state="dead",
-        sequence=sequence,
-        reason=letter.reason,
-        last_error=letter.last_error,
-        attempts=letter.attempts,
-        first_failed_at=None if letter.first_failed_at is None else rfc3339(letter.first_failed_at),
-        dead_at=rfc3339(letter.dead_at),
-        **_peeked_fields(message, body_max),
-    )
-
-
-def _peeked_fields(message: StoredMessage, body_max: int) -> dict[str, Any]:
-    payload = bytes(message.payload)
-    is_cut = len(payload) > body_max
-    return {
-        "message_id": message.id,
-        "job_id": message.job,
-        "headers": message.headers,
-        "enqueued_at": rfc3339(message.at),
-        "payload_bytes": len(payload),
-        "published_by": message.by or None,
-        "payload": None if is_cut else message.payload,
-        "payload_start": payload[:body_max].decode("utf-8", "ignore") if is_cut else None,
-        "priority": message.priority,
-        "correlation_id": message.corr,
-        "traceparent": message.trace,
-        "group_id": message.group or None,
-    }
+def trace_of(tracer: Tracer | None, message: StoredMessage) -> bytes:
+    """What the receipt of a message has of its trace: nothing unless the trace is sampled."""
+    context = None if tracer is None or message.trace is None else tracer.sampled_context(message.trace)
+    return b"" if context is None else bytes.fromhex(context.trace_id + context.span_id)

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from postroad.api.queue_list import QueuePage, QueueQuery
 from postroad.api.queue_purging import QueuePurgeRequest
 from postroad.api.queues import (
+    BackendCannot,
+    BackendUnavailable,
     PauseRequest,
     Purged,
     Queue,
@@ -23,7 +25,8 @@ from postroad.queues.browsing import QueueBrowser
 from postroad.queues.lifecycle import QueueLifecycle
 from postroad.queues.listing import QueueListing
 from postroad.queues.message_removal import MessageRemoval
-from postroad.queues.records import queue_of
+from postroad.queues.new_queues import features_of
+from postroad.queues.responses import queue_of
 from postroad.queues.sample_history import LatestSamples
 from postroad.queues.stats import QueueStatsReader
 from postroad.regions.placement import Placements
@@ -46,7 +49,7 @@ class QueueRoutes:
         self._listing = QueueListing(lifecycle, stats, samples)
 
     def table(self) -> Sequence[Route]:
-        one, errors = "/v1/queues/{queue}", (QueueNotFound, EngineUnavailable)
+        one, errors = "/v1/queues/{queue}", (QueueNotFound, EngineUnavailable, BackendUnavailable)
         return [
             Route(
                 "GET",
@@ -72,7 +75,7 @@ class QueueRoutes:
                 body=StrictQueueSettings,
                 response=Queue,
                 other_statuses=(201,),
-                errors=(PreconditionFailed, EngineUnavailable, EngineRefused, OptionIgnored),
+                errors=(PreconditionFailed, EngineUnavailable, BackendUnavailable, EngineRefused, OptionIgnored),
                 description="Settings that are left out get their defaults. The status is 201 if the queue is new.",
                 sdk="queues.put",
                 cli=Command("queues put"),
@@ -86,7 +89,7 @@ class QueueRoutes:
                 _TAG,
                 body=QueueSettingsChange,
                 response=Queue,
-                errors=(QueueNotFound, PreconditionFailed, EngineUnavailable, EngineRefused, OptionIgnored),
+                errors=(QueueNotFound, PreconditionFailed, EngineUnavailable, BackendUnavailable, EngineRefused, OptionIgnored),
                 description="Settings that are left out keep their value; null restores the default. Another `geo` moves the "
                 "queue while it is in use: a task `move-placement` shows the progress.",
                 sdk="queues.update",
@@ -112,7 +115,7 @@ class QueueRoutes:
                 "Delete a queue with its messages and dead letters",
                 _TAG,
                 status=204,
-                errors=(QueueNotFound, Conflict, EngineUnavailable),
+                errors=(QueueNotFound, Conflict, EngineUnavailable, BackendUnavailable),
                 sdk="queues.delete",
             ),
             Route(
@@ -124,7 +127,7 @@ class QueueRoutes:
                 _TAG,
                 body=QueuePurgeRequest,
                 response=Purged,
-                errors=errors,
+                errors=(*errors, BackendCannot),
                 description="Leased and delayed messages are included; dead letters are kept. With a filter, only messages that "
                 "match are removed, and their jobs are cancelled.",
                 sdk="queues.purge",
@@ -179,7 +182,7 @@ class QueueRoutes:
     async def get_queue(self, request: Request) -> Response:
         record = await self._lifecycle.find(request.caller.tenant, request.parameters["queue"])
         stats, placement = await asyncio.gather(self._stats.stats(record, is_fresh=True), self._placements.status(record.stream))
-        return Response(queue_of(record, stats, placement))
+        return Response(queue_of(record, stats, placement, features_of(record)))
 
     async def delete_queue(self, request: Request) -> Response:
         await self._lifecycle.delete(request.context, request.parameters["queue"])

@@ -1,6 +1,7 @@
 """Rules of queues: retries, message limits, idempotency. Pure."""
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -81,7 +82,7 @@ def check_message(message: NewMessage, limits: MessageLimits, bytes_max: int, no
         return
     if len(message.headers) > limits.headers_max:
         raise invalid_field(f"{path}.headers", f"{len(message.headers)} headers; at most {limits.headers_max} are allowed")
-    if sum(len(name.encode()) + len(value.encode()) for name, value in message.headers.items()) > limits.headers_bytes_max:
+    if len("".join([*message.headers, *message.headers.values()]).encode()) > limits.headers_bytes_max:
         raise invalid_field(f"{path}.headers", f"names and values are over {limits.headers_bytes_max} bytes together")
 
 
@@ -195,11 +196,13 @@ def dedupe_token(dedupe_id: str, group: str, settings: QueueSettings) -> str:
     return hashlib.sha256(b"%d\0%b%b" % (len(scope), scope, dedupe_id.encode())).hexdigest()[:40]
 
 
-def check_for_queue(message: NewMessage, settings: QueueSettings, path: str = "$") -> None:
-    """Check what depends on the queue. Raises BodyInvalid with the path."""
+def check_for_queue(message: NewMessage, settings: QueueSettings, path: str = "$", *, is_in_engine: bool = True) -> None:
+    """Check what depends on the queue and where its messages are. Raises BodyInvalid with the path."""
     if not settings.ordered:
         if message.dedupe_id is not None:
             raise invalid_field(f"{path}.dedupeId", "the queue is not ordered; send an `idempotencyKey` instead")
+        if not is_in_engine:
+            _check_for_rabbitmq(message, path)
         return
     refused = {
         "delayMs": (message.delay_ms is not None, "an ordered queue has one delay for all messages, its setting `delayMs`"),
@@ -210,6 +213,19 @@ def check_for_queue(message: NewMessage, settings: QueueSettings, path: str = "$
         ),
         "uniqueKey": (message.unique_key is not None, "an ordered queue has `dedupeId` instead"),
     }
+    _refuse_given(refused, path)
+
+
+def _check_for_rabbitmq(message: NewMessage, path: str) -> None:
+    refused = {
+        "priority": (message.priority != "normal", "the queue is in RabbitMQ and has no priorities"),
+        "uniqueKey": (message.unique_key is not None, "the queue is in RabbitMQ; send an `idempotencyKey` instead"),
+        "groupId": (message.group_id is not None, "the queue is in RabbitMQ, which has no fairness between groups"),
+    }
+    _refuse_given(refused, path)
+
+
+def _refuse_given(refused: Mapping[str, tuple[bool, str]], path: str) -> None:
     for field, (is_given, reason) in refused.items():
         if is_given:
             raise invalid_field(f"{path}.{field}", reason)

@@ -1,6 +1,7 @@
 """Message counts of queues, read from their backend at most once a second per queue and worker, except for fresh reads."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from postroad.api.queues import QueueStats
@@ -35,6 +36,7 @@ class QueueStatsReader:
         self._ordered, self._ordered_browser = ordered, OrderedBrowser(connection, clock)
         self._backend, self._dead_letters, self._throughput, self._clock = backend, dead_letters, throughput, clock
         self._waiting = waiting
+        self.oldest_job: Callable[[QueueRecord], Awaitable[int | None]] | None = None  # where jobs are known
         self._cached: dict[str, tuple[float, asyncio.Task[QueueStats]]] = {}
         self._slots = asyncio.Semaphore(_CONCURRENCY)
 
@@ -65,7 +67,9 @@ class QueueStatsReader:
         counts = await self._backend.stats(record)
         has_own_dead_letters = has_dead_letters and record.settings.dead_letter_queue is None
         dead = await self._dead_letters.count(record) if has_own_dead_letters else 0
-        rate = self._throughput.rate(record.stream)
+        rate, oldest_at_ms = self._throughput.rate(record.stream), counts.oldest_at_ms
+        if not record.is_readable and self.oldest_job is not None and counts.ready + counts.leased + counts.retrying:
+            oldest_at_ms = await self.oldest_job(record)
         return QueueStats(
             ready=counts.ready,
             leased=counts.leased,
@@ -75,7 +79,7 @@ class QueueStatsReader:
             delayed=counts.delayed,
             dead=dead,
             waiting=self._waiting.count(record.stream, counts.waiting),
-            oldest_age_ms=None if counts.oldest_at_ms is None else max(0, self._clock() - counts.oldest_at_ms),
+            oldest_age_ms=None if oldest_at_ms is None else max(0, self._clock() - oldest_at_ms),
             in_per_second=rate.in_per_second,
             out_per_second=rate.out_per_second,
         )

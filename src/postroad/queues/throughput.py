@@ -115,7 +115,7 @@ class Throughput:
     async def run(self) -> None:
         """Broadcast and receive counts, until cancelled."""
         loop = asyncio.get_running_loop()
-        stop = await self._connection.listen(_SUBJECT, self._receive)
+        stop = self._connection.listen(_SUBJECT, self._receive)
         sent_at = loop.time()
         try:
             while True:
@@ -124,7 +124,7 @@ class Throughput:
                 counts = self._pop_counts(now - sent_at)
                 sent_at = now
                 try:
-                    await self._connection.publish(_SUBJECT, msgspec.msgpack.encode(counts))
+                    self._connection.publish(_SUBJECT, msgspec.msgpack.encode(counts))
                 except ConnectionLost:  # the counts would be stale when the connection is back
                     continue
         finally:

@@ -8,9 +8,12 @@ from typing import Any
 import pika
 import pytest
 
+from postroad.kernel.configuration import Secret
 from postroad.queues.capability import QueuesCapability
 from postroad.queues.rabbitmq.names import dead_queue, main_queue
-from tests.queues.conformance.conftest import PREFIX, Case
+from postroad.queues.records import QueueRecord
+from tests.gateway import Gateway, gateway_settings, running_gateway
+from tests.queues.conformance.conftest import PREFIX, Case, rabbit_of
 from tests.queues.conformance.test_queues import LONG, drained
 from tests.rabbitmq_server import needs_rabbitmq
 from tests.waiting import eventually
@@ -18,9 +21,15 @@ from tests.waiting import eventually
 pytestmark = needs_rabbitmq
 
 
-def names_of(case: Case, name: str = "q") -> tuple[str, str]:
-    record = case.tenant.gateway.node.platform.use(QueuesCapability).lifecycle.cached(case.tenant.id, name)
+def only_record(case: Case, name: str = "q") -> tuple[QueueRecord, QueuesCapability]:
+    queues = case.tenant.gateway.node.platform.use(QueuesCapability)
+    record = queues.lifecycle.cached(case.tenant.id, name)
     assert record is not None
+    return record, queues
+
+
+def names_of(case: Case, name: str = "q") -> tuple[str, str]:
+    record, _ = only_record(case, name)
     return main_queue(PREFIX, record), dead_queue(PREFIX, record)
 
 
@@ -28,7 +37,7 @@ async def natively(case: Case, work: Callable[[Any], Any]) -> Any:
     """Run a native program, which blocks, with a channel of its own."""
 
     def run() -> Any:
-        connection = pika.BlockingConnection(pika.URLParameters(case.url))
+        connection = pika.BlockingConnection(pika.URLParameters(case.rabbit_url))
         try:
             return work(connection.channel())
         finally:
@@ -91,7 +100,6 @@ async def test_what_a_native_consumer_rejects_becomes_a_dead_letter(rabbit_case:
         channel.basic_reject(method.delivery_tag, requeue=False)
 
     await natively(rabbit_case, reject)
-    assert rabbit_case.rabbit is not None
     mover = rabbit_case.rabbit.dead_letters
 
     async def is_moved() -> bool:
@@ -103,15 +111,77 @@ async def test_what_a_native_consumer_rejects_becomes_a_dead_letter(rabbit_case:
     assert letter["messageId"] == published["messageId"] and "rejected" in letter["reason"]
 
 
-async def test_a_lease_of_a_worker_that_is_gone_has_ended_and_its_message_returns(rabbit_case: Case) -> None:
+async def test_a_worker_holds_no_more_than_its_prefetch(rabbit_case: Case, engine_url: str) -> None:
+    queue = await rabbit_case.queue()
+    for number in range(5):
+        await rabbit_case.tenant.publish(queue, number)
+    changes = {"rabbitmq_url": Secret(rabbit_case.rabbit_url), "rabbitmq_prefix": PREFIX, "rabbitmq_prefetch": 2}
+    async with running_gateway(gateway_settings(engine_url, **changes)) as narrow:
+        worker = narrow.seen_by(rabbit_case.tenant)
+        held: list[dict[str, Any]] = []
+
+        async def holds_two() -> bool:
+            held.extend(await worker.pull(queue, 5, waitMs=500, visibilityTimeoutMs=LONG))
+            return len(held) >= 2
+
+        await eventually(holds_two)
+        assert len(held) == 2 and await worker.pull(queue, 5, waitMs=300) == []
+        (await worker.ack(queue, held[0]["receiptId"])).ok()
+        assert len(await worker.pull(queue, 5, waitMs=20_000)) == 1
+
+
+async def test_a_lease_of_a_worker_that_is_gone_has_ended_and_its_message_returns(
+    rabbit_case: Case, third_gateway: Gateway
+) -> None:
     queue = await rabbit_case.queue()
     await rabbit_case.tenant.publish(queue, 1)
-    [message] = await rabbit_case.elsewhere.pull(queue, waitMs=5000, visibilityTimeoutMs=LONG)
-    assert rabbit_case.other_rabbit is not None
-    await rabbit_case.other_rabbit.stop()
+    elsewhere = third_gateway.seen_by(rabbit_case.tenant)
+    [message] = await elsewhere.pull(queue, waitMs=5000, visibilityTimeoutMs=LONG)
+    await rabbit_of(third_gateway).close()
     (await rabbit_case.tenant.ack(queue, message["receiptId"])).problem(409, "lease-expired")
     [again] = await drained(rabbit_case, queue, 1)
     assert (again["messageId"], again["attempt"]) == (message["messageId"], 2)
+
+
+@pytest.mark.parametrize("is_native", [False, True], ids=["own", "native"])
+async def test_a_delivery_that_nobody_took_is_no_attempt(rabbit_case: Case, is_native: bool) -> None:
+    """With `maxAttempts` of 1, it would be a dead letter that no consumer has seen."""
+    queue = await rabbit_case.queue(maxAttempts=1)
+    record, queues = only_record(rabbit_case)
+    if is_native:
+        await natively(rabbit_case, lambda channel: channel.basic_publish("", main_queue(PREFIX, record), b"1"))
+    else:
+        await rabbit_case.tenant.publish(queue, 1)
+    for _ in range(2):
+        groups = await queues.backend.receive(record, 1, 20)
+        await queues.backend.release(record, groups)
+    [message] = await drained(rabbit_case, queue, 1)
+    assert (message["payload"], message["attempt"]) == (1, 1)
+    (await rabbit_case.tenant.ack(queue, message["receiptId"])).ok()
+    assert await rabbit_case.tenant.pull(queue, waitMs=300) == []
+
+
+async def test_a_dead_letter_is_not_delivered_again_if_its_lease_ends_meanwhile(
+    rabbit_case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The channel is lost between the dead letter and the end of the lease."""
+    queue = await rabbit_case.queue()
+    await rabbit_case.tenant.publish(queue, 1)
+    [message] = await drained(rabbit_case, queue, 1)
+    [receiver] = [one for one in rabbit_case.rabbit.backend.owned.receivers.values() if one.queue == names_of(rabbit_case)[0]]
+    _, queues = only_record(rabbit_case)
+    store = queues.dead_letters.store
+
+    async def store_and_lose_the_channel(*arguments: Any) -> Any:
+        letter = await store(*arguments)
+        assert receiver._channel is not None
+        await receiver._channel.close()
+        return letter
+
+    monkeypatch.setattr(queues.dead_letters, "store", store_and_lose_the_channel)
+    await rabbit_case.nack(queue, message, "dlq")
+    assert await rabbit_case.tenant.pull(queue, waitMs=1500) == []
+    assert [one["messageId"] for one in await rabbit_case.dead(queue)] == [message["messageId"]]
 
 
 async def test_an_answered_ack_outlives_the_connection(rabbit_case: Case) -> None:
@@ -119,9 +189,8 @@ async def test_an_answered_ack_outlives_the_connection(rabbit_case: Case) -> Non
     queue = await rabbit_case.queue()
     await rabbit_case.tenant.publish(queue, 1)
     [message] = await drained(rabbit_case, queue, 1)
-    assert rabbit_case.rabbit is not None
     backend = rabbit_case.rabbit.backend
-    [receiver] = [one for one in backend._receivers.values() if one.queue == names_of(rabbit_case)[0]]
+    [receiver] = [one for one in backend.owned.receivers.values() if one.queue == names_of(rabbit_case)[0]]
     channel = receiver._channel
     assert channel is not None
 

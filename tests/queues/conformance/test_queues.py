@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+from postroad.api.queues import ENGINE
 from tests.queues.conformance.conftest import Case
 from tests.waiting import eventually
 
@@ -154,6 +155,41 @@ async def test_retries_follow_the_schedule_and_end_as_dead_letters(case: Case) -
     await eventually(lambda: _has(case, queue, ready=0, leased=0, retrying=0, dead=1))
 
 
+async def test_a_slow_retry_never_delays_a_fast_one(case: Case) -> None:
+    """In one queue of RabbitMQ with a TTL for each message, the fast one would wait for the slow one before it."""
+    queue = await case.queue()
+    for delay_ms in (3_600_000, 100):
+        await case.tenant.publish(queue, delay_ms)
+        [message] = await drained(case, queue, 1)
+        await case.nack(queue, message, "retry", delayMs=delay_ms)
+    [fast] = await drained(case, queue, 1)
+    assert (fast["payload"], fast["attempt"]) == (100, 2)
+    await eventually(lambda: _has(case, queue, ready=0, leased=1, retrying=1))
+
+
+async def test_the_age_of_the_oldest_message_is_known_unless_there_are_no_jobs(case: Case) -> None:
+    queue = await case.queue()
+    assert (await case.stats(queue))["oldestAgeMs"] is None
+    await case.tenant.publish(queue, 1)
+
+    async def has_age() -> bool:
+        return (await case.stats(queue))["oldestAgeMs"] is not None
+
+    await eventually(has_age)
+    [message] = await drained(case, queue, 1)
+    await eventually(has_age)
+    (await case.tenant.ack(queue, message["receiptId"])).ok()
+
+    async def has_none() -> bool:
+        return not await has_age()
+
+    await eventually(has_none)
+    (await case.tenant.client.post("/v1/admin/settings", {"auditMode": "off"})).ok()
+    await case.tenant.publish(queue, 2)
+    await eventually(lambda: _has(case, queue, ready=1))
+    assert await has_age() == (case.backend == ENGINE)
+
+
 async def test_a_message_with_an_expired_last_attempt_becomes_a_dead_letter(case: Case) -> None:
     queue = await case.queue(maxAttempts=1)
     await case.tenant.publish(queue, 1)
@@ -177,6 +213,16 @@ async def test_a_redriven_dead_letter_can_be_done_or_fail_again(case: Case) -> N
     [message] = await drained(case, queue, 1)
     (await case.tenant.ack(queue, message["receiptId"])).ok()
     await eventually(lambda: _has(case, queue, ready=0, leased=0, dead=0))
+
+
+async def test_a_dead_letter_from_before_a_purge_can_be_redriven(case: Case) -> None:
+    queue = await case.queue()
+    published = await case.tenant.publish(queue, 1)
+    [message] = await drained(case, queue, 1)
+    await case.nack(queue, message, "dlq")
+    (await case.tenant.client.post(f"{queue}/purge", {})).ok()
+    (await case.tenant.client.post(f"{queue}/dlq/redrive", {})).ok(202)
+    assert [one["messageId"] for one in await drained(case, queue, 1)] == [published["messageId"]]
 
 
 async def test_a_purge_removes_ready_leased_and_delayed_messages(case: Case) -> None:
@@ -209,6 +255,16 @@ async def test_a_full_queue_refuses_messages(case: Case) -> None:
     for number in range(2):
         await case.tenant.publish(queue, number)
     (await case.tenant.client.post(f"{queue}/messages", {"payload": 3})).problem(507, "storage-full")
+
+
+async def test_a_message_is_not_kept_longer_than_the_retention(case: Case) -> None:
+    queue = await case.queue(retentionMs=1000)
+    await case.tenant.publish(queue, "old")
+    await eventually(lambda: _has(case, queue, ready=0))
+    assert await case.tenant.pull(queue) == []
+    (await case.tenant.client.patch(queue, {"retentionMs": 0})).ok()
+    await case.tenant.publish(queue, "new")
+    assert [one["payload"] for one in await drained(case, queue, 1)] == ["new"]
 
 
 async def test_jobs_follow_the_messages(case: Case) -> None:

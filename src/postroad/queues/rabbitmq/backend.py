@@ -10,33 +10,30 @@ from dataclasses import replace
 
 import msgspec
 
-from postroad.api.queues import BackendCannot, LeaseExpired, Priority, QueueNotFound
+from postroad.api.queues import BackendCannot, LeaseExpired, Priority
 from postroad.jetstream import stream_reader
 from postroad.jetstream.commit import Committers, PublishAck
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.deliveries import Delivery, DeliveryRef
 from postroad.jetstream.management import purge_stream
 from postroad.jetstream.replicated_table import ReplicatedTable
-from postroad.jetstream.stream_lifecycle import RecordState
 from postroad.jetstream.stream_reader import Entry
 from postroad.kernel.clock import Clock
-from postroad.kernel.errors import PostroadError, Unavailable
+from postroad.kernel.errors import EngineUnavailable, PostroadError, Unavailable
 from postroad.queues import job_events
 from postroad.queues.backend import BackendStats, DeliveryGroup, Fetched, QueueBackend, Settlement, StoreOutcome
 from postroad.queues.engine_backend import EngineBackend
 from postroad.queues.lease_log import LeaseLog
-from postroad.queues.lease_states import Step, Transition
 from postroad.queues.message_writes import PendingPublish
 from postroad.queues.rabbitmq import metrics
 from postroad.queues.rabbitmq.connection import RabbitConnection
+from postroad.queues.rabbitmq.lease_owner import LeaseOwner
 from postroad.queues.rabbitmq.leases import (
     NO_OWNER,
     HeldLease,
     LeaseItem,
-    LeaseReply,
     LeaseRequest,
     LeaseRouting,
-    Leases,
     Token,
     error_of,
     gone,
@@ -49,6 +46,7 @@ from postroad.queues.records import QueueRecord, Receipt, StoredMessage, TokenRe
 from postroad.telemetry.outbox import Outbox
 
 _DELIVERY_LIMIT = 2_000_000_000  # we count attempts: that of RabbitMQ 4 would end messages after 20
+_OWN_TIMEOUT_SINCE, _LONG_LEASE_MS, _TIMEOUT_MARGIN_MS = (3, 12), 7 * 86_400_000, 300_000
 _ACKNOWLEDGED = (PublishAck(sequence=0),)
 
 
@@ -69,17 +67,18 @@ class RabbitBackend(QueueBackend):
         held_max: int,
         marker_ttl_ms: int,
     ) -> None:
-        self._connection, self._committers, self.rabbit, self._engine = connection, committers, rabbit, engine
-        self._table, self._lease_log, self._outbox, self._clock = table, lease_log, outbox, clock
-        self._prefix, self._owner, self._held_max = prefix, owner, held_max
+        self._connection, self.rabbit, self._engine = connection, rabbit, engine
+        self._lease_log, self._outbox, self._clock = lease_log, outbox, clock
+        self._prefix, self._owner = prefix, owner
         self.markers = AckMarkers(connection, committers, marker_ttl_ms)
-        self.leases = Leases(self._return_expired)
-        self.routing = LeaseRouting(connection, owner, self._execute)
-        self._receivers: dict[str, QueueReceiver] = {}  # by incarnation
-        self._records: dict[str, QueueRecord] = {}  # by incarnation, of the receivers
-        table.on_change(self._queue_changed)
+        self.owned = LeaseOwner(rabbit, self.publish, self.markers, table, lease_log, clock, prefix=prefix, held_max=held_max)
+        self.routing = LeaseRouting(connection, owner, self.owned.execute)
 
     # The queue
+
+    async def long_lease_ms(self) -> int:
+        """Later versions let a queue have its own time after which a consumer with an old delivery is ended."""
+        return _LONG_LEASE_MS if await self.rabbit.version() >= _OWN_TIMEOUT_SINCE else 0
 
     async def create(self, record: QueueRecord) -> None:
         check_name(record.name)
@@ -87,10 +86,12 @@ class RabbitBackend(QueueBackend):
         dead = dead_queue(self._prefix, record)
         quorum: dict[str, object] = {"x-queue-type": "quorum", "x-delivery-limit": _DELIVERY_LIMIT}
         await self.rabbit.declare(dead, quorum)
+        timeout = {"x-consumer-timeout": record.long_lease_ms + _TIMEOUT_MARGIN_MS} if record.long_lease_ms else {}
         await self.rabbit.declare(
             main_queue(self._prefix, record),
             {
                 **quorum,
+                **timeout,
                 "x-overflow": "reject-publish",
                 "x-dead-letter-strategy": "at-least-once",
                 "x-dead-letter-exchange": "",
@@ -139,7 +140,7 @@ class RabbitBackend(QueueBackend):
 
     async def receive(self, record: QueueRecord, count: int, wait_seconds: float) -> Sequence[DeliveryGroup]:
         loop = asyncio.get_running_loop()
-        until, receiver = loop.time() + wait_seconds, self._receiver(record)
+        until, receiver = loop.time() + wait_seconds, self.owned.receiver(record)
         while True:
             raw = await receiver.receive(count, max(0.0, until - loop.time()))
             kept = await self._unsettled(record, receiver, raw)
@@ -157,22 +158,24 @@ class RabbitBackend(QueueBackend):
                 marked = await self.markers.are_marked(
                     record, [(sequence_of(one.stored.id, one.copy), one.copy) for one in doubtful]
                 )
-                purged_at = await self.markers.purged_at_ms(record)
+                purge = await self.markers.latest_purge(record)
                 for one, is_marked in zip(doubtful, marked, strict=True):
-                    if is_marked or one.stored.at <= purged_at:
+                    if is_marked or (purge is not None and purge.includes(one)):
                         settled.add((one.stored.id, one.copy))
         except BaseException:
             for delivery in raw:
                 await receiver.requeue(*delivery.key)
             raise
-        deliveries = []
+        deliveries, suppressed = [], []
         for delivery, message in zip(raw, messages, strict=True):
             if (message.stored.id, message.copy) in settled:
-                metrics.suppressed.inc()
+                suppressed.append(message)
                 await receiver.ack(*delivery.key)
                 continue
-            self.leases.hold(HeldLease(record.incarnation, delivery, message))
+            self.owned.leases.hold(HeldLease(record.incarnation, delivery, message))
             deliveries.append(self._delivery(delivery, message))
+        metrics.suppressed.inc(len(suppressed))
+        self.owned.record_suppressed(record, suppressed)
         natives = [message.stored for message in messages if message.is_native]
         if natives:
             events = [job_events.first_events(record, one, 0, 0)[0] for one in natives]
@@ -186,25 +189,24 @@ class RabbitBackend(QueueBackend):
         return Delivery(ref, encode_message(stored))
 
     async def release(self, record: QueueRecord, groups: Sequence[DeliveryGroup]) -> None:
-        receiver = self._receiver(record)
         for _, deliveries in groups:
             for one in deliveries:
-                token = _token(one.ref)
-                self.leases.pop(record.incarnation, token.generation, one.ref.consumer_sequence)
-                await receiver.requeue(token.generation, one.ref.consumer_sequence)
+                held = self.owned.leases.pop(record.incarnation, _token(one.ref).generation, one.ref.consumer_sequence)
+                if held is not None:
+                    await self.owned.return_stray(record.incarnation, held.raw)
 
     async def lease(self, record: QueueRecord, priority: Priority, leases: Sequence[tuple[Delivery, int]]) -> None:
         for delivery, lease_ms in leases:
             generation = _token(delivery.ref).generation
-            held = self.leases.get(record.incarnation, generation, delivery.ref.consumer_sequence)
+            held = self.owned.leases.get(record.incarnation, generation, delivery.ref.consumer_sequence)
             if held is not None:
-                self.leases.hold(held, lease_ms / 1000)
-        metrics.leases.set(len(self.leases))
+                self.owned.leases.hold(held, lease_ms / 1000)
+        metrics.leases.set(len(self.owned.leases))
 
     # Operations on leases
 
     async def settle(
-        self, record: QueueRecord, priority: Priority, settlements: Sequence[Settlement]
+        self, record: QueueRecord, priority: Priority, settlements: Sequence[Settlement], *, is_synced: bool = True
     ) -> Mapping[DeliveryRef, PostroadError]:
         delays = {ref: -1 if delay_ms is None else delay_ms for ref, delay_ms in settlements}
         failed = await self._operate(record, "settle", delays)
@@ -215,6 +217,13 @@ class RabbitBackend(QueueBackend):
                 if is_marked:
                     del failed[ref]
         return failed
+
+    async def discard(self, record: QueueRecord, priority: Priority, ref: DeliveryRef) -> None:
+        """A marker is sufficient if the lease is gone: the message is dropped when it is delivered next."""
+        if await self.settle(record, priority, [(ref, None)]):
+            [problem] = await self.markers.mark(record, [(ref.stream_sequence, _token(ref).copy)])
+            if problem is not None:
+                raise problem
 
     async def extend(
         self, record: QueueRecord, priority: Priority, refs: Sequence[DeliveryRef], lease_ms: int
@@ -265,84 +274,17 @@ class RabbitBackend(QueueBackend):
         token = Token.from_bytes(receipt.token)
         return replace(receipt, token=Token(NO_OWNER, 0, token.copy).to_bytes())
 
-    async def _execute(self, request: LeaseRequest) -> LeaseReply:
-        """Operations on leases of this process."""
-        record = self._records.get(request.incarnation)
-        receiver = self._receivers.get(request.incarnation)
-        if record is None or receiver is None:
-            return LeaseReply(results=[_EXPIRED] * len(request.items))
-        if request.action == "settle":
-            return LeaseReply(results=await self._settle_held(record, receiver, request.items))
-        results, messages = [], []
-        for one in request.items:
-            held = self.leases.get(request.incarnation, one.generation, one.tag)
-            results.append(_EXPIRED if held is None else _OK)
-            if held is not None and request.action == "extend":
-                self.leases.hold(held, one.delay_ms / 1000)
-            messages.append(b"" if held is None or request.action != "fetch" else encode_message(held.message.stored))
-        return LeaseReply(results=results, messages=messages if request.action == "fetch" else [])
-
-    async def _settle_held(
-        self, record: QueueRecord, receiver: QueueReceiver, items: Sequence[LeaseItem]
-    ) -> list[tuple[str, str]]:
-        held = [self.leases.pop(record.incarnation, one.generation, one.tag) for one in items]
-        done = [one for one, item in zip(held, items, strict=True) if one is not None and item.delay_ms < 0]
-        results: dict[int, tuple[str, str]] = {}
-        marked = await self._mark(record, done)
-        for index, (one, item) in enumerate(zip(held, items, strict=True)):
-            if one is None:
-                results[index] = _EXPIRED
-                continue
-            try:
-                if item.delay_ms < 0:
-                    if (problem := marked[id(one)]) is not None:
-                        raise problem
-                    await receiver.ack(*one.raw.key)
-                elif item.delay_ms == 0:
-                    await self._requeue(record, receiver, one)
-                else:
-                    message = msgspec.structs.replace(one.message.stored, attempts=one.message.attempt)
-                    await self.markers.replace(record, message, one.message.copy, self._clock() + item.delay_ms)
-                    await receiver.ack(*one.raw.key)
-                results[index] = _OK
-            except PostroadError as problem:
-                self.leases.hold(one)
-                results[index] = (problem.code, problem.detail)
-        metrics.leases.set(len(self.leases))
-        return [results[index] for index in range(len(items))]
-
-    async def _mark(self, record: QueueRecord, done: Sequence[HeldLease]) -> dict[int, PostroadError | None]:
-        if not done:
-            return {}
-        marks = [(sequence_of(one.message.stored.id, one.message.copy), one.message.copy) for one in done]
-        outcomes = await self.markers.mark(record, marks)
-        return {id(one): outcome for one, outcome in zip(done, outcomes, strict=True)}
-
-    async def _requeue(self, record: QueueRecord, receiver: QueueReceiver, lease: HeldLease) -> None:
-        """Return a message to the queue. A native message is replaced by a copy that has the ids that it was leased with."""
-        if lease.message.is_native:
-            message = msgspec.structs.replace(lease.message.stored, attempts=lease.message.attempt)
-            await self.publish(record, message)
-            await receiver.ack(*lease.raw.key)
-        else:
-            await receiver.requeue(*lease.raw.key)
-
-    async def _return_expired(self, lease: HeldLease) -> None:
-        record, receiver = self._records.get(lease.queue), self._receivers.get(lease.queue)
-        metrics.expired.inc()
-        if record is not None and receiver is not None:
-            await self._requeue(record, receiver, lease)
-
     async def redeliver_now(self, record: QueueRecord, entry: Entry, attempt: int) -> None:
         raise BackendCannot("RabbitMQ cannot deliver a waiting message at once; it is delivered when its turn comes")
 
     # Counts
 
     def waiting_pulls(self) -> Mapping[str, int]:
-        return {self._records[key].stream: one.waiting for key, one in self._receivers.items() if one.waiting}
+        return self.owned.waiting_pulls()
 
     async def stats(self, record: QueueRecord) -> BackendStats:
         await self._lease_log.loaded()
+        await self._reconnected()
         ready, outbox, delayed, retrying = await asyncio.gather(
             self.rabbit.count(main_queue(self._prefix, record)),
             self._stored(record, f"{record.subject}.ready"),
@@ -357,6 +299,14 @@ class RabbitBackend(QueueBackend):
         found = await self.stats(record)
         return found.ready + found.leased + found.retrying + found.delayed
 
+    async def _reconnected(self) -> None:
+        """Reads fail at once while the connection to the engine is lost: wait for it. Raises EngineUnavailable."""
+        try:
+            async with asyncio.timeout(self._connection.settings.request_timeout):
+                await self._connection.wait_up()
+        except TimeoutError as exc:
+            raise EngineUnavailable("the connection to the engine is lost", retry_after=1) from exc
+
     async def _stored(self, record: QueueRecord, subject: str) -> int:
         page = await stream_reader.read(self._connection, record.stream, subject, 1, 1)
         return len(page.entries) + page.remaining
@@ -370,53 +320,8 @@ class RabbitBackend(QueueBackend):
             purged += await purge_stream(self._connection, record.stream, f"{record.subject}.{subject}")
         return purged + await self.rabbit.purge(main_queue(self._prefix, record))
 
-    # Receivers of this process
-
-    def _receiver(self, record: QueueRecord) -> QueueReceiver:
-        found = self._receivers.get(record.incarnation)
-        if found is None:
-            key = record.incarnation
-            found = QueueReceiver(
-                self.rabbit,
-                main_queue(self._prefix, record),
-                self._held_max,
-                lambda generation: self._channel_lost(key, generation),
-            )
-            self._receivers[key] = found
-        self._records[record.incarnation] = record
-        if found.is_paused != record.is_paused:
-            found.set_paused(is_paused=record.is_paused)
-        return found
-
-    def _channel_lost(self, key: str, generation: int) -> None:
-        """RabbitMQ has returned the deliveries of the channel: their leases are over."""
-        lost, record, now = self.leases.drop_channel(key, generation), self._records.get(key), self._clock()
-        if record is not None and lost:
-            ended = [
-                Transition(sequence_of(one.message.stored.id, one.message.copy), one.message.attempt, Step.ACKED, now)
-                for one in lost
-            ]
-            self._lease_log.record(record, ended)
-
-    def _queue_changed(self, key: str, record: QueueRecord | None) -> None:
-        if record is not None and record.state is not RecordState.DELETING:
-            if record.incarnation in self._receivers:
-                self._receiver(record)
-            return
-        tenant, _, token = key.partition(".")
-        stream = f"Q_{tenant}__{token}"
-        for incarnation in [key for key, known in self._records.items() if known.stream == stream]:
-            receiver = self._receivers.pop(incarnation)
-            self._records.pop(incarnation)
-            self.leases.drop_queue(incarnation)
-            closing = asyncio.ensure_future(receiver.close(QueueNotFound("the queue was deleted")))
-            closing.add_done_callback(lambda done: done.cancelled() or done.exception())
-
     async def close(self) -> None:
         await self.rabbit.close()
-
-
-_OK, _EXPIRED = ("", ""), (LeaseExpired.code, "the lease has ended: the message is or will be delivered again")
 
 
 def _token(ref: DeliveryRef) -> Token:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator, Sequence
 from itertools import cycle
 
@@ -41,24 +42,15 @@ async def answered(seconds: float = CALL_SECONDS) -> AsyncIterator[None]:
         raise BackendUnavailable(f"RabbitMQ {reason}", retry_after=_RETRY_AFTER) from exc
 
 
-class RabbitConnection:
-    """`urls` are tried in turn. Publishing uses a few channels with confirms, everything else a channel of its own."""
+class _Link:
+    """One TCP connection. `urls` are tried in turn."""
 
     def __init__(self, urls: Sequence[Secret]) -> None:
         self._urls = cycle(urls)
         self._count = len(urls)
         self._connection: AbstractConnection | None = None
         self._opening = asyncio.Lock()
-        self._publishers: list[AbstractChannel | None] = [None] * _PUBLISH_CHANNELS
-        self._publisher_locks = [asyncio.Lock() for _ in range(_PUBLISH_CHANNELS)]
-        self._next = 0
-        self._managing: AbstractChannel | None = None
-        self._managing_lock = asyncio.Lock()
         self._is_closed = False
-
-    @property
-    def is_up(self) -> bool:
-        return self._connection is not None and not self._connection.is_closed
 
     async def opened(self) -> AbstractConnection:
         """Raises BackendUnavailable."""
@@ -88,6 +80,39 @@ class RabbitConnection:
         async with answered():
             return await connection.channel(publisher_confirms=has_confirms)
 
+    async def close(self) -> None:
+        self._is_closed = True
+        if self._connection is not None and not self._connection.is_closed:
+            with contextlib.suppress(BackendUnavailable):
+                async with answered(2.0):
+                    await self._connection.close()
+
+
+class RabbitConnection:
+    """Publishing has a TCP connection and a few channels with confirms of its own: RabbitMQ stops reading from connections that
+    publish while its memory or disk is short, and acknowledgements must not wait for that."""
+
+    def __init__(self, urls: Sequence[Secret]) -> None:
+        self._link, self._publishing = _Link(urls), _Link(urls)
+        self._publishers: list[AbstractChannel | None] = [None] * _PUBLISH_CHANNELS
+        self._publisher_locks = [asyncio.Lock() for _ in range(_PUBLISH_CHANNELS)]
+        self._next = 0
+        self._managing: AbstractChannel | None = None
+        self._managing_lock = asyncio.Lock()
+
+    async def opened(self) -> AbstractConnection:
+        """The connection that does not publish. Raises BackendUnavailable."""
+        return await self._link.opened()
+
+    async def version(self) -> tuple[int, int]:
+        """Of the server, such as 3.12; (0, 0) if it does not say. Raises BackendUnavailable."""
+        found = re.match(r"(\d+)\.(\d+)", str((await self.opened()).server_properties.get("version", "")))
+        return (int(found[1]), int(found[2])) if found else (0, 0)
+
+    async def channel(self) -> AbstractChannel:
+        """A new channel, not for publishing. Raises BackendUnavailable."""
+        return await self._link.channel()
+
     async def publish(self, queue: str, body: bytes, properties: Basic.Properties) -> None:
         """Return once RabbitMQ has confirmed that the queue has the message. Raises BackendUnavailable: then it may have it."""
         place = self._next = (self._next + 1) % _PUBLISH_CHANNELS
@@ -96,7 +121,7 @@ class RabbitConnection:
             async with self._publisher_locks[place]:
                 channel = self._publishers[place]
                 if channel is None or channel.is_closed:
-                    channel = self._publishers[place] = await self.channel(has_confirms=True)
+                    channel = self._publishers[place] = await self._publishing.channel(has_confirms=True)
         async with answered():
             await channel.basic_publish(body, routing_key=queue, properties=properties, mandatory=True)
 
@@ -106,7 +131,11 @@ class RabbitConnection:
         async with self._managing_lock:
             if self._managing is None or self._managing.is_closed:
                 self._managing = await self.channel()
-            yield self._managing
+            try:
+                yield self._managing
+            except BaseException:  # the client library closes a channel whose call failed or was cancelled, a little later
+                self._managing = None
+                raise
 
     async def declare(self, queue: str, arguments: dict[str, object]) -> None:
         """Create a durable queue, unless it exists. Raises BackendUnavailable."""
@@ -115,14 +144,13 @@ class RabbitConnection:
 
     async def count(self, queue: str) -> int | None:
         """The number of ready messages of a queue, None if it does not exist. Raises BackendUnavailable."""
-        async with self.managing() as channel:
-            try:
-                async with answered():
-                    return (await channel.queue_declare(queue, passive=True)).message_count or 0
-            except BackendUnavailable as problem:
-                if isinstance(problem.__cause__, ChannelNotFoundEntity):
-                    return None
-                raise
+        try:
+            async with self.managing() as channel, answered():
+                return (await channel.queue_declare(queue, passive=True)).message_count or 0
+        except BackendUnavailable as problem:
+            if isinstance(problem.__cause__, ChannelNotFoundEntity):
+                return None
+            raise
 
     async def purge(self, queue: str) -> int:
         """Delete the ready messages of a queue; their number. Raises BackendUnavailable."""
@@ -135,8 +163,4 @@ class RabbitConnection:
             await channel.queue_delete(queue)
 
     async def close(self) -> None:
-        self._is_closed = True
-        if self._connection is not None and not self._connection.is_closed:
-            with contextlib.suppress(BackendUnavailable):
-                async with answered(2.0):
-                    await self._connection.close()
+        await asyncio.gather(self._link.close(), self._publishing.close())

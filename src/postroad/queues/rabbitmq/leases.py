@@ -54,6 +54,7 @@ class HeldLease:
     raw: RawDelivery
     message: ReceivedMessage
     timer: asyncio.TimerHandle | None = None
+    until: float = 0.0  # of the event loop
 
 
 Key = tuple[str, int, int]  # incarnation of the queue, generation of the channel, tag
@@ -76,7 +77,13 @@ class Leases:
         if lease.timer is not None:
             lease.timer.cancel()
         self._held[key] = lease
-        lease.timer = asyncio.get_running_loop().call_later(seconds, self._expire, key)
+        loop = asyncio.get_running_loop()
+        lease.until = loop.time() + seconds
+        lease.timer = loop.call_at(lease.until, self._expire, key)
+
+    def resume(self, lease: HeldLease) -> None:
+        """Hold a lease again, for the rest of its time, that was taken out and could not be ended."""
+        self.hold(lease, max(0.0, lease.until - asyncio.get_running_loop().time()))
 
     def get(self, queue: str, generation: int, tag: int) -> HeldLease | None:
         return self._held.get((queue, generation, tag))
@@ -165,13 +172,13 @@ class LeaseRouting:
 
     async def run(self) -> None:
         """Answer the requests of other processes until cancelled."""
-        stop = await self._connection.subscribe(f"{SUBJECT}.{self.owner.hex()}", self._receive)
+        stop = self._connection.subscribe(f"{SUBJECT}.{self.owner.hex()}", self._receive)
         try:
             await asyncio.get_running_loop().create_future()
         finally:
             await stop()
 
-    async def _receive(self, message: IncomingMessage) -> None:
+    def _receive(self, message: IncomingMessage) -> None:
         try:
             request = _decode_request(message.data)
         except msgspec.DecodeError:
@@ -186,7 +193,7 @@ class LeaseRouting:
         except PostroadError as problem:
             reply = LeaseReply(error=problem.code, detail=problem.detail)
         with contextlib.suppress(ConnectionLost):
-            await self._connection.publish(inbox, _encode(reply))
+            self._connection.publish(inbox, _encode(reply))
 
 
 def error_of(code: str, detail: str) -> PostroadError:

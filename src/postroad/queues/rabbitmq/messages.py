@@ -8,6 +8,7 @@ headers: they get ids when they are leased first.
 import base64
 import hashlib
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -19,6 +20,7 @@ from postroad.kernel.ids import check_id, id_bytes, new_id
 from postroad.queues.records import StoredMessage
 
 JOB, ATTEMPT, AT, COPY, MORE = (f"x-postroad-{name}" for name in ("job", "attempt", "at", "copy", "more"))
+DIRECT_COPY = "0"  # of a message that was published directly, not by way of the outbox
 ENCODING = "x-postroad-encoding"  # of the payload of a native message that is not text: `base64`
 _TRACE = "traceparent"
 _SHORT_BYTES_MAX = 255  # of an AMQP short string: names of headers, properties
@@ -91,6 +93,29 @@ def _other_fields(message: StoredMessage) -> dict[str, Any]:
     return msgspec.to_builtins(plain)  # type: ignore[no-any-return]
 
 
+def returned(properties: Basic.Properties) -> Basic.Properties:
+    """The properties of the copy that replaces a message which was delivered and not leased: that delivery does not count.
+
+    It names its copy, so that an acknowledgement of the other one is found if a crash leaves both.
+    """
+    headers: dict[str, Any] = dict(properties.headers or {})
+    made = copy(properties)
+    attempt = _attempt_base(headers) + _deliveries(headers)
+    headers.pop(_DELIVERY_COUNT, None)
+    made.headers = {**headers, ATTEMPT: attempt, COPY: headers.get(COPY, DIRECT_COPY)}
+    return made
+
+
+def _attempt_base(headers: Mapping[str, Any]) -> int:
+    before = headers.get(ATTEMPT)
+    return before if isinstance(before, int) and before > 0 else 1
+
+
+def _deliveries(headers: Mapping[str, Any]) -> int:
+    count = headers.get(_DELIVERY_COUNT)
+    return count if isinstance(count, int) else 0
+
+
 def body_of(message: StoredMessage) -> bytes:
     return bytes(message.payload)
 
@@ -98,17 +123,14 @@ def body_of(message: StoredMessage) -> bytes:
 def read(body: bytes, properties: Basic.Properties, *, is_redelivered: bool, now_ms: int) -> ReceivedMessage:
     """Decode a message that was delivered by RabbitMQ. Never fails: a message that is not ours is a native one."""
     headers: Mapping[str, Any] = properties.headers or {}
-    count = headers.get(_DELIVERY_COUNT)
-    deliveries = count if isinstance(count, int) else 0
-    before = headers.get(ATTEMPT)
-    base = before if isinstance(before, int) and before > 0 else 1
+    deliveries, base = _deliveries(headers), _attempt_base(headers)
     stored = _own(body, properties, headers, base)
-    copy = headers.get(COPY)
+    name = headers.get(COPY)
     is_native = stored is None
     return ReceivedMessage(
         stored or _native(body, properties, headers, now_ms),
         base + deliveries,
-        copy if isinstance(copy, str) and copy.isascii() and copy.isalnum() else "0",
+        name if isinstance(name, str) and name.isascii() and name.isalnum() else DIRECT_COPY,
         is_native,
         not is_native and (is_redelivered or deliveries > 0 or base > 1 or COPY in headers),
     )
@@ -196,8 +218,8 @@ def death_reason(headers: Mapping[str, Any] | None) -> str:
     return reason if isinstance(reason, str) else ""
 
 
-def sequence_of(message_id: str, copy: str = "0") -> int:
+def sequence_of(message_id: str, copy: str = DIRECT_COPY) -> int:
     """The number of a copy of a message in the lease log and among the markers: a message that returns from the dead letters
     has another copy, so its earlier deliveries do not count."""
     number = int.from_bytes(id_bytes(message_id)[-8:]) & ((1 << 62) - 1)
-    return number if copy == "0" else number ^ int.from_bytes(hashlib.blake2b(copy.encode(), digest_size=7).digest())
+    return number if copy == DIRECT_COPY else number ^ int.from_bytes(hashlib.blake2b(copy.encode(), digest_size=7).digest())

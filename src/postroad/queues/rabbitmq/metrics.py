@@ -9,4 +9,7 @@ forwarded = Counter("postroad_rabbitmq_forwarded_total", "Operations on leases i
 suppressed = Counter(
     "postroad_rabbitmq_suppressed_total", "Redelivered messages of RabbitMQ that were acknowledged or purged before."
 )
+strays = Counter(
+    "postroad_rabbitmq_strays_total", "Deliveries of RabbitMQ that no pull waited for any more and that were returned."
+)
 dead_lettered = Counter("postroad_rabbitmq_dead_lettered_total", "Messages that RabbitMQ dead-lettered and that were moved.")

@@ -13,11 +13,6 @@ def main_queue(prefix: str, record: QueueRecord) -> str:
     return f"{prefix}.{record.tenant}.{record.name}"
 
 
-def retry_queue(prefix: str, record: QueueRecord, number: int) -> str:
-    """The queue of the messages that wait for a retry after their attempt `number`."""
-    return f"{main_queue(prefix, record)}.retry.{number}"
-
-
 def dead_queue(prefix: str, record: QueueRecord) -> str:
     """The queue of the messages that RabbitMQ itself dead-letters."""
     return f"{main_queue(prefix, record)}.dlq"

@@ -2,13 +2,14 @@
 
 `basic.get` is slow on a quorum queue, and a permanent consumer takes more than was asked for. So each round is a consumer whose
 prefetch is the demand of the waiting pulls. It is cancelled when they are served, or when no message arrives for some
-milliseconds. Messages can arrive after the cancellation was confirmed: they go to the next pull, or back to the queue.
+milliseconds. Messages can arrive after the cancellation was confirmed: they are strays, and go to the next pull, or back to the
+queue.
 """
 
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -65,11 +66,19 @@ class _AnyConsumer(dict[str, Any]):
 
 class QueueReceiver:
     """`held_max` bounds the deliveries that are not settled. `on_lost` is called when the channel is closed, with its
-    generation: RabbitMQ returns all its deliveries to the queue."""
+    generation: RabbitMQ returns all its deliveries to the queue. `return_stray` returns a delivery without a pull that waits."""
 
-    def __init__(self, connection: RabbitConnection, queue: str, held_max: int, on_lost: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        connection: RabbitConnection,
+        queue: str,
+        held_max: int,
+        on_lost: Callable[[int], None],
+        return_stray: Callable[[RawDelivery], Awaitable[None]],
+    ) -> None:
         self.queue = queue
-        self._connection, self._held_max, self._on_lost = connection, held_max, on_lost
+        self._connection, self._held_max, self._on_lost, self._return_stray = connection, held_max, on_lost, return_stray
+        self._returning: set[asyncio.Task[None]] = set()
         self._channel: AbstractChannel | None = None
         self.generation = 0
         self._callers: deque[_Caller] = deque()
@@ -222,9 +231,14 @@ class QueueReceiver:
     def _return_strays(self, kept: list[RawDelivery]) -> None:
         left = [one for one in kept if one in self._strays]
         self._strays = [one for one in self._strays if one not in left]
-        for one in left:
-            task = asyncio.ensure_future(self.requeue(one.generation, one.tag))
-            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        if left:
+            task = asyncio.create_task(self._return_all(left))
+            self._returning.add(task)
+            task.add_done_callback(self._returning.discard)
+
+    async def _return_all(self, deliveries: list[RawDelivery]) -> None:
+        for one in deliveries:
+            await self._return_stray(one)
 
     def _resolve(self, now: float) -> None:
         remaining: deque[_Caller] = deque()
