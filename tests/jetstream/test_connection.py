@@ -1,26 +1,28 @@
 import asyncio
+import signal
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
-from nats.aio.msg import Msg
+from tests import servers
 from tests.servers import OpenConnection, Server, TcpProxy, restart
 from tests.waiting import eventually
 
 from postroad.jetstream import connection
 from postroad.jetstream.api_errors import STREAM_NOT_FOUND, ApiFailure
 from postroad.jetstream.connection import Connection, ConnectionLost, ConnectionSettings
-from postroad.jetstream.nats_internals import Client
+from postroad.jetstream.incoming_message import IncomingMessage
 from postroad.jetstream.protocol import encode_plain
 from postroad.kernel.errors import EngineRefused, EngineUnavailable
 from postroad.runtime.embedded_server import free_port
 
 
 async def _echo(connection: Connection, subject: str) -> Callable[[], object]:
-    async def answer(message: Msg) -> None:
-        await connection.publish(message.reply, b"echo " + message.data)
+    def answer(message: IncomingMessage) -> None:
+        connection.publish(message.reply, b"echo " + message.data)
 
-    return await connection.subscribe(subject, answer)
+    return connection.subscribe(subject, answer)
 
 
 # Requests and replies
@@ -41,10 +43,10 @@ async def test_a_request_without_responders_is_answered_503(connection: Connecti
 
 
 async def test_a_request_without_a_reply_times_out(connection: Connection, name: str) -> None:
-    async def silence(_message: Msg) -> None:
+    def silence(_message: IncomingMessage) -> None:
         pass
 
-    stop = await connection.subscribe(name, silence)
+    stop = connection.subscribe(name, silence)
     with pytest.raises(TimeoutError):
         await connection.request(name, timeout=0.05)
     await stop()
@@ -53,14 +55,14 @@ async def test_a_request_without_a_reply_times_out(connection: Connection, name:
 async def test_an_ended_subscription_receives_no_messages(connection: Connection, name: str) -> None:
     received: list[bytes] = []
 
-    async def handler(message: Msg) -> None:
+    def handler(message: IncomingMessage) -> None:
         received.append(message.data)
 
-    stop = await connection.subscribe(name, handler)
-    await connection.publish(name, b"one")
+    stop = connection.subscribe(name, handler)
+    connection.publish(name, b"one")
     await eventually(lambda: received == [b"one"])
     await stop()
-    await connection.publish(name, b"two")
+    connection.publish(name, b"two")
     assert (await connection.request(name)).status == "503"
     assert received == [b"one"]
 
@@ -68,12 +70,12 @@ async def test_an_ended_subscription_receives_no_messages(connection: Connection
 async def test_several_replies_arrive_in_order_until_forgotten(connection: Connection) -> None:
     inbox, answers = connection.expect_many()
     for number in range(10):
-        await connection.publish(inbox, b"%d" % number)
+        connection.publish(inbox, b"%d" % number)
     async with asyncio.timeout(30):
         received = [await answers.get() for _ in range(10)]
     assert [reply.data for reply in received if reply] == [b"%d" % number for number in range(10)]
     connection.forget(inbox)
-    await connection.publish(inbox, b"late")
+    connection.publish(inbox, b"late")
     await connection.request("$JS.API.INFO")
     assert answers.empty()
 
@@ -81,7 +83,7 @@ async def test_several_replies_arrive_in_order_until_forgotten(connection: Conne
 async def test_a_forgotten_reply_is_dropped(connection: Connection) -> None:
     inbox, future = connection.expect()
     connection.forget(inbox)
-    await connection.publish(inbox, b"late")
+    connection.publish(inbox, b"late")
     await connection.request("$JS.API.INFO")
     assert not future.done()
 
@@ -249,25 +251,15 @@ def test_the_minimum_version_is_the_documented_one() -> None:
 
 
 async def test_a_permanently_closed_connection_is_reported(own_server: Server, open_connection: OpenConnection) -> None:
-    """nats-py closes for good after most errors that a server sends; a worker must then restart."""
+    """As after an error of the credentials, which no reconnect repairs; a worker must then restart."""
     connection = await open_connection(own_server.url)
     watching = asyncio.create_task(connection.raise_when_closed())
 
-    await connection._nc.close()
+    connection._client.close()
 
     async with asyncio.timeout(30):
         with pytest.raises(EngineUnavailable):
             await watching
-
-
-async def test_a_late_answer_to_a_ping_does_not_end_the_connection() -> None:
-    client = Client()
-    client._pongs = [asyncio.get_running_loop().create_future() for _ in range(2)]
-    late, waiting = client._pongs
-    late.cancel()
-    await client._process_pong()
-    await client._process_pong()
-    assert await waiting is True
 
 
 async def test_a_reply_callback_that_raises_does_not_end_the_replies(engine_url: str, open_connection: OpenConnection) -> None:
@@ -281,3 +273,32 @@ async def test_a_reply_callback_that_raises_does_not_end_the_replies(engine_url:
     opened.send(encode_plain("$JS.API.INFO", b"", opened.expect_callback(raising)))
     await eventually(lambda: called)
     assert (await opened.request("$JS.API.INFO", timeout=10)).data
+
+
+async def test_the_engine_that_tests_share_is_started_again_if_it_ends(
+    own_server: Server, open_connection: OpenConnection, tmp_path: Path
+) -> None:
+    report = tmp_path / "report"
+    with own_server.kept_running(report):
+        first = own_server.process
+        own_server.kill()
+        await eventually(lambda: own_server.process is not first and own_server._is_listening())
+        await (await open_connection(own_server.url)).request("$JS.API.INFO")
+    assert "ended with -9" in report.read_text() and "Server is ready" in report.read_text()
+
+
+async def test_the_engine_that_tests_share_is_started_again_if_it_does_not_answer(
+    own_server: Server, open_connection: OpenConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(servers, "_ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(servers, "_ASK_SECONDS", 0.0)
+    report = tmp_path / "report"
+    with own_server.kept_running(report):
+        first = own_server.process
+        assert first is not None
+        first.send_signal(signal.SIGSTOP)
+        await eventually(lambda: "ShdPnd:\t0000000000000020" in Path(f"/proc/{first.pid}/status").read_text())  # SIGABRT
+        first.send_signal(signal.SIGCONT)
+        await eventually(lambda: own_server.process is not first and own_server._is_listening())
+        await (await open_connection(own_server.url)).request("$JS.API.INFO")
+    assert "SIGABRT" in report.read_text() and "goroutine" in report.read_text()

@@ -1,12 +1,15 @@
 """With group sync nothing is answered, and nothing is shown, before it is durable."""
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 from tests.jetstream.sync_disk import Disk, disk
 from tests.servers import OpenConnection, Server
+from tests.telemetry.samples import event
 from tests.waiting import eventually
 
 from postroad.jetstream import kernel_aio, stream_reader
@@ -17,10 +20,14 @@ from postroad.jetstream.deliveries import ACK, nak
 from postroad.jetstream.management import StreamSpec, delete_message, delete_stream, ensure_stream, pause_consumer, purge_stream
 from postroad.jetstream.pull_consumer import PullConsumer, ensure_work_consumer
 from postroad.jetstream.store_sync import StoreSync
+from postroad.jetstream.submitted_write import Outcome
 from postroad.jetstream.tail import Source, follow, republish
 from postroad.jetstream.write_buffer_limit import WriteBufferLimit
+from postroad.kernel.clock import now_ms
 from postroad.kernel.errors import Conflict, EngineUnavailable
+from postroad.kernel.futures import resolve
 from postroad.runtime.embedded_server import EmbeddedServerSettings
+from postroad.telemetry.outbox import Outbox
 
 __all__ = ["disk"]
 
@@ -256,3 +263,57 @@ async def test_a_write_fails_if_its_sync_does(committer: Committer, disk: Disk) 
         await committer.append(message(1))
     with pytest.raises(EngineUnavailable):
         await committer.append(message(2))
+
+
+# A message and the event that reports it
+
+
+@pytest.fixture
+async def outbox(synced: Connection, committers: Committers) -> Outbox:
+    await ensure_stream(synced, StreamSpec("TELEMETRY", ("telemetry.>",)))
+    return Outbox(committers, now_ms)
+
+
+async def publish(committer: Committer, outbox: Outbox, number: int) -> None:
+    """Store a message, then its event, and return when both are durable. Raises EngineUnavailable."""
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def on_stored(outcome: Outcome) -> None:
+        assert not isinstance(outcome, Exception)
+        outbox.commit_callback(None, [event("a")], partial(resolve, done), ("Q", outcome[-1].sequence))
+
+    committer.submit_callback([message(number)], on_stored, is_synced=False)
+    await done
+
+
+async def test_a_message_and_its_event_share_a_sync(committer: Committer, outbox: Outbox, disk: Disk) -> None:
+    await publish(committer, outbox, 1)
+    await assert_waits(disk, lambda: publish(committer, outbox, 2))
+    assert [name for name in disk.syncs[-1] if name.endswith(".blk")] == ["1.blk", "1.blk"]  # of both streams
+
+
+async def test_a_message_is_synced_although_its_event_is_not_stored(
+    committer: Committer, outbox: Outbox, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Outbox, "is_full", True)
+    with pytest.raises(EngineUnavailable, match="too many events"):
+        await assert_waits(disk, lambda: publish(committer, outbox, 1))
+
+
+async def test_a_publish_fails_if_the_shared_sync_does(committer: Committer, outbox: Outbox, disk: Disk) -> None:
+    disk.error = errno.EIO
+    with pytest.raises(EngineUnavailable, match="may or may not be durable"):
+        await publish(committer, outbox, 1)
+
+
+async def test_a_frame_does_not_wait_for_the_sync_of_the_one_before(committer: Committer, outbox: Outbox, disk: Disk) -> None:
+    await publish(committer, outbox, 0)
+    disk.is_holding = True
+    first = asyncio.ensure_future(publish(committer, outbox, 1))
+    await eventually(lambda: disk.held)
+    second = asyncio.ensure_future(publish(committer, outbox, 2))
+    await eventually(lambda: not outbox._buffers and outbox._syncing == 2)
+    assert not first.done() and not second.done()
+    disk.release()
+    await asyncio.gather(first, second)
+    await outbox.drain()

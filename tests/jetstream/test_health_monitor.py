@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from nats.aio.msg import Msg
 from tests.jetstream.streams import make_stream
 from tests.servers import TcpProxy
 from tests.waiting import eventually
@@ -13,6 +12,7 @@ from tests.waiting import eventually
 from postroad.jetstream import health_monitor
 from postroad.jetstream.connection import Connection, ConnectionSettings, Reply
 from postroad.jetstream.health_monitor import HealthMonitor
+from postroad.jetstream.incoming_message import IncomingMessage
 
 
 @pytest.fixture(autouse=True)
@@ -81,11 +81,11 @@ async def test_a_server_that_completes_no_replicated_write_is_suspect(engine_url
         await make_stream(connection, name, subjects=[name], allow_msg_ttl=True)
         await eventually(lambda: monitor.health.failures == 0)
 
-        async def no_answer(_message: Msg) -> None:
+        def no_answer(_message: IncomingMessage) -> None:
             pass
 
         await connection.api(f"STREAM.DELETE.{name}")
-        await connection.subscribe(name, no_answer)  # as a leader without a majority does
+        connection.subscribe(name, no_answer)  # as a leader without a majority does
         await eventually(lambda: monitor.health.is_suspect)
         assert monitor.health.cause == "no answer"
 

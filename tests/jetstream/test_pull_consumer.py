@@ -66,6 +66,10 @@ async def queue(connection: Connection, name: str) -> _Queue:
     return await _make_queue(connection, name)
 
 
+def _ignore(message: object) -> None:
+    """A subscriber without interest in what it receives."""
+
+
 def _payloads(found: list[Delivery]) -> list[bytes]:
     return [one.payload for one in found]
 
@@ -453,10 +457,10 @@ async def test_a_pull_that_a_replicated_consumer_cannot_fill_returns_at_once(
     monkeypatch.setattr(pull_consumer, "_PULL_ANSWER_SECONDS", 60)
     on_message = PullConsumer._on_message
 
-    async def replicated(consumer: PullConsumer, message: Any) -> None:
+    def replicated(consumer: PullConsumer, message: Any) -> None:
         if (message.headers or {}).get("Status") == "404":
             message.headers.update({"Status": "408", "Nats-Pending-Messages": "9", "Nats-Pending-Bytes": "262000"})
-        await on_message(consumer, message)
+        on_message(consumer, message)
 
     monkeypatch.setattr(PullConsumer, "_on_message", replicated)
     await queue.publish(b"1", b"2")
@@ -475,14 +479,37 @@ def lost_pulls(queue: _Queue, monkeypatch: pytest.MonkeyPatch) -> list[dict[str,
     publish = Connection.publish
     lost: list[dict[str, Any]] = []
 
-    async def lossy(connection: Connection, subject: str, payload: bytes, reply_subject: str = "") -> None:
+    def lossy(connection: Connection, subject: str, payload: bytes, reply_subject: str = "") -> None:
         if subject.startswith("$JS.API.CONSUMER.MSG.NEXT.") and queue.name in subject and len(lost) < 3:
             lost.append(msgspec.json.decode(payload))
         else:
-            await publish(connection, subject, payload, reply_subject)
+            publish(connection, subject, payload, reply_subject)
 
     monkeypatch.setattr(Connection, "publish", lossy)
     return lost
+
+
+async def test_a_pull_of_messages_that_belong_to_the_request_of_another_process_returns_at_once(
+    connection: Connection, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await make_stream(connection, name, retention="workqueue")
+    await ensure_work_consumer(connection, name, "work", f"{name}.ready", max_in_flight=1)
+    queue = _Queue(connection, name)
+    await queue.publish(b"1", b"2")
+    await queue.take(1)
+    monkeypatch.setattr(pull_consumer, "_PULL_ANSWER_SECONDS", 3600)
+    request = msgspec.json.encode({"batch": 5, "expires": 60_000_000_000})
+    unsubscribe = connection.subscribe("_INBOX.another-process", _ignore)
+    connection.publish(f"$JS.API.CONSUMER.MSG.NEXT.{name}.work", request, "_INBOX.another-process")
+
+    async def has_request() -> bool:
+        state = await consumer_state(connection, name, "work")
+        return state is not None and state.num_waiting == 1
+
+    await eventually(has_request)
+    assert await queue.pull(10) == []
+    assert await queue.pull(1) == []
+    await unsubscribe()
 
 
 async def test_a_pull_without_an_answer_is_repeated_before_it_waits(queue: _Queue, lost_pulls: list[dict[str, Any]]) -> None:
@@ -664,7 +691,7 @@ async def _requests(queue: _Queue) -> list[dict[str, Any]]:
     """The pull requests that follow."""
     seen: list[dict[str, Any]] = []
     subject = f"$JS.API.CONSUMER.MSG.NEXT.{queue.name}.work"
-    await queue.connection.listen(subject, lambda body: seen.append(msgspec.json.decode(body)))
+    queue.connection.listen(subject, lambda body: seen.append(msgspec.json.decode(body)))
     return seen
 
 

@@ -37,9 +37,9 @@ def subscribed(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> list[
     seen: list[str] = []
     subscribe = Connection.subscribe
 
-    async def recording(one: Connection, subject: str, *arguments: Any, **more: Any) -> Any:
+    def recording(one: Connection, subject: str, *arguments: Any, **more: Any) -> Any:
         seen.append(subject)
-        return await subscribe(one, subject, *arguments, **more)
+        return subscribe(one, subject, *arguments, **more)
 
     monkeypatch.setattr(Connection, "subscribe", recording)
     return seen

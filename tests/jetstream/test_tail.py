@@ -5,7 +5,6 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from nats.aio.msg import Msg
 from tests.jetstream.streams import committer_of, make_live_stream, new_message
 from tests.servers import OpenConnection, Server, TcpProxy, restart
 from tests.waiting import eventually
@@ -13,6 +12,7 @@ from tests.waiting import eventually
 from postroad.jetstream import stream_reader
 from postroad.jetstream.commit import Committers
 from postroad.jetstream.connection import Connection
+from postroad.jetstream.incoming_message import IncomingMessage
 from postroad.jetstream.management import purge_stream
 from postroad.jetstream.stream_reader import Entry
 from postroad.jetstream.tail import Source, Tail, follow
@@ -42,9 +42,9 @@ class _LossyTail(Tail):
 
     missed: frozenset[int] | None = frozenset()
 
-    async def _on_message(self, message: Msg) -> None:
+    def _on_message(self, message: IncomingMessage) -> None:
         if self.missed is not None and int((message.headers or {})["Nats-Sequence"]) not in self.missed:
-            await super()._on_message(message)
+            super()._on_message(message)
 
 
 @asynccontextmanager

@@ -41,14 +41,18 @@ class Acknowledger:
             except ConnectionLost as exc:
                 raise EngineUnavailable("the engine's connection was lost", retry_after=1) from exc
 
-    async def acknowledge(self, acks: Sequence[Acknowledgement], *, deadline_seconds: float = 10.0) -> None:
+    async def acknowledge(
+        self, acks: Sequence[Acknowledgement], *, deadline_seconds: float = 10.0, is_synced: bool = True
+    ) -> None:
         """Send acknowledgements and return once all of them would survive a crash. Idempotent.
 
-        Those of concurrent callers are sent together. Raises Maintenance, and EngineUnavailable: then each may or may not be
-        stored.
+        Those of concurrent callers are sent together. With `is_synced` false the caller syncs the stream. Raises Maintenance, and
+        EngineUnavailable: then each may or may not be stored.
         """
         with self._connection.writes.writing(self._stream):
             await self._acknowledge(acks, deadline_seconds)
+        if is_synced and any(ack == ACK for _, ack in acks):  # the record of a removed message; a lost nak redelivers
+            await self._connection.store_sync.wait(self._stream)
 
     async def _acknowledge(self, acks: Sequence[Acknowledgement], deadline_seconds: float) -> None:
         loop = asyncio.get_running_loop()
@@ -65,8 +69,6 @@ class Acknowledger:
                 if loop.time() + delay > deadline:
                     raise EngineUnavailable("the engine did not confirm in time", retry_after=1)
                 await asyncio.sleep(delay)
-        if any(ack == ACK for _, ack in acks):  # the record of a removed message; a lost nak redelivers
-            await self._connection.store_sync.wait(self._stream)
 
     async def _acknowledge_once(self, acks: Sequence[Acknowledgement], deadline: float) -> list[Acknowledgement]:
         """Returns the acknowledgements that were not confirmed, and whose message is still there. Raises ConnectionLost."""

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from postroad.jetstream import stream_reader
 from postroad.jetstream.commit import Committer, Committers, PendingMessage
@@ -19,13 +19,14 @@ from postroad.kernel.ids import new_id
 class Value:
     """A key's value at a revision. `value` is None when the revision is a deletion or an expiry.
 
-    `expires_at_ms`: when the engine deletes it, by the engine's time.
+    `expires_at_ms`: when the engine deletes it, by the engine's time. `deleted_at_ms`: when it was deleted, if it was.
     """
 
     key: str
     value: bytes | None
     revision: int
     expires_at_ms: int | None = None
+    deleted_at_ms: int | None = field(default=None, compare=False)
 
 
 class Bucket:
@@ -95,7 +96,7 @@ class Bucket:
     def _value(self, entry: Entry) -> Value:
         key = entry.subject.removeprefix(self._subject)
         if "KV-Operation" in entry.headers or "Nats-Marker-Reason" in entry.headers:
-            return Value(key, None, entry.sequence)
+            return Value(key, None, entry.sequence, deleted_at_ms=entry.at_ms)
         return Value(key, entry.payload, entry.sequence, _expiry_ms(entry))
 
     def follower(self, apply: Callable[[Value], None], *, after: int = 0, poll_seconds: float = 0.5) -> "Follower":

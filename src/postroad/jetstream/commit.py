@@ -4,7 +4,7 @@ Every message carries its id as `Nats-Msg-Id`, so sending it again after a lost 
 """
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from functools import partial
 
 import structlog
@@ -23,17 +23,19 @@ from postroad.jetstream.conflict_resolution import read_resolution
 from postroad.jetstream.connection import Connection, ConnectionLost, Reply
 from postroad.jetstream.protocol import encode_batch, encode_publish
 from postroad.jetstream.storage_budget import Budget, StorageBudgets, StoreBudget
+from postroad.jetstream.store_sync import Callback
 from postroad.jetstream.submitted_write import (
     OnOutcome,
     Outcome,
     SubmittedWrite,
+    deadline_error,
     decode_reply,
     ignore_outcome,
     single_ack,
 )
 from postroad.jetstream.write_buffer_limit import WriteBufferLimit
 from postroad.kernel.backoff import Backoff
-from postroad.kernel.errors import Conflict, EngineNoResponders, EngineRefused, EngineUnavailable, PostroadError, TooLarge
+from postroad.kernel.errors import Conflict, EngineRefused, EngineUnavailable, PostroadError, TooLarge
 from postroad.kernel.futures import resolve
 from postroad.kernel.ids import ShortIds
 
@@ -116,12 +118,13 @@ class Committer:
         self._submit(messages, partial(resolve, future), future, uses_reserve=uses_reserve)
         return future
 
-    def submit_callback(self, messages: Sequence[PendingMessage], on_outcome: OnOutcome) -> None:
+    def submit_callback(self, messages: Sequence[PendingMessage], on_outcome: OnOutcome, *, is_synced: bool = True) -> None:
         """Like `append_together`, but calls `on_outcome`, which must not raise, later with the acknowledgements or the error.
 
-        Raises TooLarge, StorageQuotaExceeded, EngineFull, Overloaded, Maintenance: then nothing is sent.
+        With `is_synced` false it is called once the server has the messages, and they are not durable before a call of
+        `Committers.sync`. Raises TooLarge, StorageQuotaExceeded, EngineFull, Overloaded, Maintenance: then nothing is sent.
         """
-        self._submit(messages, on_outcome, None, uses_reserve=False)
+        self._submit(messages, on_outcome, None, uses_reserve=False, is_synced=is_synced)
 
     def _submit(
         self,
@@ -130,6 +133,7 @@ class Committer:
         future: "asyncio.Future[Sequence[PublishAck]] | None",
         *,
         uses_reserve: bool,
+        is_synced: bool = True,
     ) -> None:
         self._connection.writes.admit(self.stream)
         size = 0
@@ -146,7 +150,7 @@ class Committer:
             self._budget.admit(size)
         self._buffer_limit.reserve(size)
         deadline = asyncio.get_running_loop().time() + self._policy.deadline_seconds
-        self._queue.add(SubmittedWrite(messages, size, deadline, on_outcome, future))
+        self._queue.add(SubmittedWrite(messages, size, deadline, on_outcome, future, is_synced=is_synced))
         self._schedule_send()
 
     def close(self, error: PostroadError) -> None:
@@ -183,7 +187,7 @@ class Committer:
         if task.cancelled():  # the process ends
             for write in writes:
                 if not write.is_resolved:
-                    self._resolve(write, self._deadline_error(asyncio.CancelledError()))
+                    self._resolve(write, deadline_error(self.stream, asyncio.CancelledError()))
 
     # Single messages: without a task and a timer for each. Failures are handed to a task.
 
@@ -321,7 +325,7 @@ class Committer:
                 writes = self._fail_overdue(writes, loop.time() + delay, error)
                 if writes:
                     await asyncio.sleep(delay)
-                    await self._wait_connected(min(write.deadline for write in writes))
+                    await self._connection.wait_up_until(min(write.deadline for write in writes))
                 continue
             except Exception as rejection:  # includes encoding errors, which must reach their caller and no other
                 if len(writes) > 1:
@@ -350,36 +354,23 @@ class Committer:
             try:
                 [[ack]] = await self._send([SubmittedWrite((probe,), 0, write.deadline, ignore_outcome)])
             except _UNANSWERED as error:
-                return self._deadline_error(error)
+                return deadline_error(self.stream, error)
             except PostroadError:
                 return rejection
             acks.append(PublishAck(ack.sequence, is_duplicate=not write.may_be_stored, is_known=True))
         return acks
 
-    async def _wait_connected(self, deadline: float) -> None:
-        try:
-            async with asyncio.timeout_at(deadline):
-                await self._connection.wait_up()
-        except TimeoutError:
-            return
-
     def _fail_overdue(self, writes: list[SubmittedWrite], now: float, cause: Exception) -> list[SubmittedWrite]:
         """Fail the writes whose deadline has passed; return the others."""
         overdue = [write for write in writes if write.deadline <= now]
         for write in overdue:
-            self._resolve(write, self._deadline_error(cause))
+            self._resolve(write, deadline_error(self.stream, cause))
         return [write for write in writes if write.deadline > now] if overdue else writes
 
-    def _deadline_error(self, cause: BaseException) -> EngineUnavailable:
-        detail = f"{self.stream} did not answer in time: the message may or may not be stored"
-        error = (type(cause) if isinstance(cause, EngineNoResponders) else EngineUnavailable)(detail, retry_after=1)
-        error.__cause__ = cause
-        return error
-
     def _resolve(self, write: SubmittedWrite, outcome: Outcome) -> None:
-        """Report the outcome; that of a stored write once it is durable."""
+        """Report the outcome; that of a stored write once it is durable, unless its caller syncs it."""
         write.is_resolved = True
-        if isinstance(outcome, Exception):
+        if isinstance(outcome, Exception) or not write.is_synced:
             self._report(write, outcome)
         else:
             last = outcome[-1].sequence
@@ -435,6 +426,10 @@ class Committers:
     def are_held(self) -> bool:
         """True during maintenance: an append would raise Maintenance."""
         return self._connection.writes.is_held
+
+    def sync(self, written: Mapping[str, int], callback: Callback) -> None:
+        """Call `callback` once the writes to these streams, by name with the highest sequence, are durable, or with the error."""
+        self._connection.store_sync.request_all(written, callback)
 
     def of(self, stream: str) -> Committer:
         found = self._by_stream.get(stream)

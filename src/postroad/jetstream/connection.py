@@ -1,8 +1,8 @@
 """The connection to NATS: reconnects quickly and without limit, and reports a loss at once.
 
-nats-py implements the protocol, TLS, credentials and reconnecting. Three things are added: `send` writes several encoded commands
-at once; `expect` returns reply subjects whose futures fail as soon as the connection is lost, so that a writer retries then and
-not after its timeout; and `move_to` leaves a server whose connection is open but of no use (`health_monitor.py`).
+`nats_client.py` implements the protocol and reconnecting. Three things are added: requests, whose futures fail as soon as the
+connection is lost, so that a writer retries then and not after its timeout; calls of the JetStream API; and `move_to`, which
+leaves a server whose connection is open but of no use (`health_monitor.py`).
 """
 
 import asyncio
@@ -14,19 +14,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
-from urllib.parse import ParseResult
+from urllib.parse import SplitResult
 
 import msgspec
-import nats
-import nats.errors
 import structlog
-from nats.aio.client import Server
-from nats.aio.msg import Msg
 
-from postroad.jetstream import nats_internals
 from postroad.jetstream.api_errors import NO_RESPONDERS, ApiError, ApiFailure, translate
 from postroad.jetstream.health_rules import eligible_servers, next_server
+from postroad.jetstream.incoming_message import IncomingMessage
+from postroad.jetstream.nats_client import NO_CONNECTION, NatsClient
+from postroad.jetstream.nats_credentials import Credentials
+from postroad.jetstream.nats_session import SessionSettings
 from postroad.jetstream.protocol import encode_plain
 from postroad.jetstream.store_sync import NoSync, StoreSync
 from postroad.jetstream.write_gate import WriteGate
@@ -87,7 +85,7 @@ class Connection:
     scans: asyncio.Semaphore = field(init=False, default_factory=lambda: asyncio.Semaphore(_SCANS_MAX))
     store_sync: StoreSync | NoSync = field(init=False, default_factory=NoSync)
     writes: WriteGate = field(init=False, default_factory=WriteGate)
-    _nc: nats_internals.Client = field(init=False)
+    _client: NatsClient = field(init=False)
     _prefix: str = field(init=False)
     _replies: dict[str, OnReply] = field(init=False, default_factory=dict)
     _reply_queues: dict[str, "asyncio.Queue[Reply | None]"] = field(init=False, default_factory=dict)
@@ -97,69 +95,40 @@ class Connection:
     _closed: asyncio.Event = field(init=False, default_factory=asyncio.Event)
     _is_closing: bool = field(init=False, default=False)
     _is_flush_scheduled: bool = field(init=False, default=False)
-    _server: str = field(init=False, default="")
     _preferred_server: str | None = field(init=False, default=None)
     _tried_at: dict[str, float] = field(init=False, default_factory=dict)  # by server
     _unanswered: set[str] = field(init=False, default_factory=set)
 
     async def open(self, *, deadline: float = 30.0) -> None:
         """Connect, retrying for `deadline` seconds. Raises EngineUnavailable, and EngineRefused if the server is too old."""
-        self._nc = nats_internals.Client()
+        self._client = self._new_client()
         self._prefix = f"_INBOX.{os.urandom(8).hex()}."
         self._next = itertools.count(1).__next__
+        self._client.subscribe(self._prefix + "*", self._on_reply)
         loop = asyncio.get_running_loop()
         ends = loop.time() + deadline
         while True:
             try:
-                await self._connect_within(ends - loop.time())
+                async with asyncio.timeout_at(ends):
+                    await self._client.connect()
                 break
-            except (OSError, nats.errors.Error, TimeoutError) as exc:
+            except NO_CONNECTION as exc:
                 if loop.time() >= ends:
-                    cause = self._nc.last_error or exc
+                    cause = self._client.last_error or exc
                     raise EngineUnavailable(f"cannot connect to NATS at {self._addresses()}: {cause!r}") from exc
                 await asyncio.sleep(0.05)
-                self._nc = nats_internals.Client()
         try:
             self._check_version()
         except EngineRefused:
             await self.close()
             raise
-        await self._nc.subscribe(self._prefix + "*", cb=self._on_reply, pending_msgs_limit=0, pending_bytes_limit=0)
-        self._set_up()
+        self._up.set()
 
-    async def _connect_within(self, seconds: float) -> None:
-        """Connect with a timeout. Raises TimeoutError.
-
-        nats-py retries without limit and sometimes swallows a cancellation, so its task is cancelled but not awaited.
-        """
-        connecting = asyncio.ensure_future(self._connect())
-        await asyncio.wait({connecting}, timeout=max(0.0, seconds))
-        if connecting.done():
-            return connecting.result()
-        connecting.cancel()
-        raise TimeoutError
-
-    async def _connect(self) -> None:
+    def _new_client(self) -> NatsClient:
         chosen = self.settings
-        await self._nc.connect(
-            servers=list(chosen.urls),
-            name=chosen.name,
-            user_credentials=str(chosen.credentials_file) if chosen.credentials_file else None,
-            nkeys_seed=str(chosen.nkey_file) if chosen.nkey_file else None,
-            tls=self._tls(),
-            connect_timeout=int(chosen.connect_timeout) or 1,
-            max_reconnect_attempts=-1 if chosen.reconnects else 1,
-            reconnect_time_wait=0.1,  # type: ignore[arg-type]  # seconds; fractions work
-            reconnect_to_server_handler=self._choose_server,
-            ping_interval=2,  # three unanswered pings end the connection: after 8 s
-            max_outstanding_pings=3,
-            allow_reconnect=chosen.reconnects,
-            pending_size=256 * 1024 * 1024,
-            disconnected_cb=self._on_disconnected,
-            reconnected_cb=self._on_reconnected,
-            closed_cb=self._on_closed,
-            error_cb=self._on_error,
-        )
+        credentials = Credentials(chosen.credentials_file, chosen.nkey_file)
+        session = SessionSettings(chosen.name, credentials, self._tls(), chosen.connect_timeout)
+        return NatsClient(chosen.urls, session, self, chosen.reconnects)
 
     def _tls(self) -> ssl.SSLContext | None:
         chosen = self.settings
@@ -180,8 +149,7 @@ class Connection:
 
     async def close(self) -> None:
         self._is_closing = True
-        with contextlib.suppress(OSError):  # the server is gone already
-            await self._nc.close()
+        self._client.close()
 
     @property
     def is_up(self) -> bool:
@@ -189,77 +157,83 @@ class Connection:
 
     @property
     def max_payload(self) -> int:
-        return self._nc.max_payload
+        return self._client.info.max_payload
 
     @property
     def server_version(self) -> tuple[int, int, int]:
-        version = self._nc.connected_server_version
-        return version.major, version.minor, version.patch
+        major, minor, patch = self._client.info.version.partition("-")[0].split(".")
+        return int(major), int(minor), int(patch)
 
     @property
     def is_clustered(self) -> bool:
         """True if the server can keep several copies of a stream."""
-        return nats_internals.is_clustered(self._nc)
+        return bool(self._client.info.cluster)
 
     async def wait_up(self) -> None:
         await self._up.wait()
+
+    async def wait_up_until(self, deadline: float) -> None:
+        """Like `wait_up`, but return at `deadline`, a time of the event loop, at the latest."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline):
+                await self.wait_up()
 
     async def raise_when_closed(self) -> None:
         """Raise EngineUnavailable once the connection is closed for good, so that the process can restart."""
         await self._closed.wait()
         if not self._is_closing:
-            raise EngineUnavailable(f"the server closed the connection: {self._nc.last_error!r}")
+            raise EngineUnavailable(f"the server closed the connection: {self._client.last_error!r}")
 
     def on_reconnect(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback` after each reconnect. Returns a function that removes it."""
         self._reconnect_callbacks.append(callback)
         return lambda: self._reconnect_callbacks.remove(callback)
 
-    def _set_up(self) -> None:
-        connected = self._nc.connected_url
-        self._server = nats_internals.address(connected) if connected else ""
-        self._up.set()
+    # What the client calls
 
-    async def _on_disconnected(self) -> None:
+    def on_lost(self) -> None:
         self._up.clear()
-        self._tried_at[self._server] = asyncio.get_running_loop().time()
+        self._tried_at[self.server] = asyncio.get_running_loop().time()
         lost, self._replies = self._replies, {}
         for on_reply in lost.values():
             on_reply(ConnectionLost())
         for queue in self._reply_queues.values():
             queue.put_nowait(None)
         if not self._is_closing:
-            log.warning("engine_connection_lost", server=self._server)
+            log.warning("engine_connection_lost", server=self.server)
 
-    async def _on_reconnected(self) -> None:
-        self._set_up()
-        log.info("engine_connection_back", server=self._server)
+    def on_restored(self) -> None:
+        self._up.set()
+        log.info("engine_connection_back", server=self.server)
         for callback in list(self._reconnect_callbacks):
             callback()
 
-    async def _on_closed(self) -> None:
-        """nats-py closes the connection for good on most errors that a server sends, such as expired credentials."""
+    def on_closed(self) -> None:
+        """For good, as after an error of the credentials."""
         self._up.clear()
         self._closed.set()
 
-    async def _on_error(self, error: Exception) -> None:
-        log.debug("engine_connection_error", problem=type(error).__name__)
+    def choose_server(self, servers: Sequence[str]) -> tuple[str, float]:
+        now = asyncio.get_running_loop().time()
+        chosen, delay = next_server(list(self._servers()), self._tried_at, self._preferred_server, now)
+        self._preferred_server = None
+        self._tried_at[chosen] = now + delay
+        return chosen, delay
 
     # Servers, by address
 
     @property
     def server(self) -> str:
         """The server that this connection has, or had last."""
-        return self._server
+        return self._client.server
 
-    def _servers(self) -> dict[str, ParseResult]:
-        announced_urls = {url.netloc for url in self._nc.discovered_servers}
-        configured = {nats_internals.address(url): url for url in self._nc.servers if url.netloc not in announced_urls}
-        known = {nats_internals.address(url): url for url in self._nc.discovered_servers} | configured
+    def _servers(self) -> dict[str, SplitResult]:
+        configured = self._client.configured
+        known = self._client.announced | configured
         return {server: known[server] for server in eligible_servers(list(configured), list(known))}
 
     def other_servers(self) -> Sequence[str]:
-        return [server for server in self._servers() if server != self._server]
+        return [server for server in self._servers() if server != self.server]
 
     def trial_of(self, server: str) -> "Connection":
         """A further connection, not open yet, to one of `other_servers`. It is not restored if it is lost."""
@@ -269,17 +243,7 @@ class Connection:
     async def move_to(self, server: str) -> None:
         """Drop the connection and connect to this server, or to another one if that fails."""
         self._preferred_server = server
-        nats_internals.abort(self._nc)  # a plain close waits until everything is sent, which may be never
-        await self._nc.force_reconnect()
-
-    def _choose_server(self, servers: list[Server], _info: dict[str, Any]) -> tuple[Server | None, float]:
-        """Called by nats-py before each attempt to reconnect."""
-        nats_internals.abort(self._nc)  # an attempt that failed after the TCP handshake leaves its socket open
-        now, known = asyncio.get_running_loop().time(), self._servers()
-        chosen, delay = next_server(list(known), self._tried_at, self._preferred_server, now)
-        self._preferred_server = None
-        self._tried_at[chosen] = now + delay
-        return next((one for one in servers if one.uri.netloc == known[chosen].netloc), None), delay
+        self._client.drop()
 
     def report_unanswered(self, stream: str) -> None:
         """Note that the leader of a stream did not answer, for the health monitor."""
@@ -294,18 +258,18 @@ class Connection:
 
     def send(self, commands: bytes, *, is_urgent: bool = True) -> None:
         """Send encoded protocol commands at once, or within a millisecond if they are not urgent. Raises ConnectionLost."""
-        if self._nc.is_closed:
+        if self._client.is_closed:
             raise ConnectionLost
-        nats_internals.write(self._nc, commands)
+        self._client.write(commands)
         if is_urgent:
-            nats_internals.flush(self._nc)
+            self._client.flush()
         elif not self._is_flush_scheduled:
             self._is_flush_scheduled = True
             asyncio.get_running_loop().call_later(_FLUSH_SECONDS, self._flush_scheduled)
 
     def _flush_scheduled(self) -> None:
         self._is_flush_scheduled = False
-        nats_internals.flush(self._nc)
+        self._client.flush()
 
     def expect(self) -> tuple[str, "asyncio.Future[Reply]"]:
         """A reply subject and the future of its reply, which fails with ConnectionLost if the connection is lost first."""
@@ -334,15 +298,11 @@ class Connection:
         self._replies.pop(reply_subject, None)
         self._reply_queues.pop(reply_subject, None)
 
-    async def _on_reply(self, message: Msg) -> None:
-        reply = Reply(message.data, message.headers)
-        if (on_reply := self._replies.pop(message.subject, None)) is not None:
-            try:
-                on_reply(reply)
-            except (Exception, asyncio.CancelledError):  # a bug, or of a cancelled caller: replies to others must go on
-                log.exception("reply_callback_failed")
-        elif (queue := self._reply_queues.get(message.subject)) is not None:
-            queue.put_nowait(reply)
+    def _on_reply(self, subject: str, _reply: str, headers: dict[str, str] | None, data: bytes) -> None:
+        if (on_reply := self._replies.pop(subject, None)) is not None:
+            on_reply(Reply(data, headers))
+        elif (queue := self._reply_queues.get(subject)) is not None:
+            queue.put_nowait(Reply(data, headers))
 
     async def request(self, subject: str, payload: bytes = b"", *, timeout: float | None = None) -> Reply:
         """Send a request and return its reply; status 503 means no responders. Raises ConnectionLost, TimeoutError."""
@@ -400,47 +360,40 @@ class Connection:
         except ApiFailure as failure:
             raise translate(failure.error) from failure
 
-    async def publish(self, subject: str, payload: bytes, reply_subject: str = "") -> None:
-        """Send a message without waiting for an acknowledgement."""
+    def publish(self, subject: str, payload: bytes, reply_subject: str = "") -> None:
+        """Send a message without waiting for an acknowledgement. Raises ConnectionLost."""
         self.send(encode_plain(subject, payload, reply_subject))
 
-    async def subscribe(
-        self, subject: str, handler: Callable[[Msg], Awaitable[None]], *, barrier: Callable[[], Awaitable[None]] | None = None
+    def subscribe(
+        self, subject: str, handler: Callable[[IncomingMessage], None], *, barrier: Callable[[], Awaitable[None]] | None = None
     ) -> Callable[[], Awaitable[None]]:
-        """Call `handler` for each message. Returns a function that ends the subscription after the messages in flight.
+        """Call `handler`, which must not block, for each message. Returns a function that ends the subscription after the
+        messages in flight.
 
         The server may still send a message after it has confirmed the end, if it had chosen the receiver before. A caller that
         must not miss that message passes a `barrier`, which is called after the end was sent and returns when no message can
         follow.
         """
-        subscription = await self._nc.subscribe(subject, cb=handler, pending_msgs_limit=0, pending_bytes_limit=0)
 
-        async def drain() -> None:
-            if not self.is_up:
-                return
-            self.send(nats_internals.unsubscribe_command(subscription))
-            await (barrier or self._nc.flush)()
-            await nats_internals.wait_handled(subscription)
+        def handle(subject: str, reply: str, headers: dict[str, str] | None, data: bytes) -> None:
+            handler(IncomingMessage(subject, reply, headers, data))
 
-        async def stop() -> None:
-            draining = asyncio.create_task(drain())
-            draining.add_done_callback(lambda done: done.cancelled() or done.exception())  # errors do not matter any more
-            try:
-                await asyncio.wait({draining}, timeout=_DRAIN_SECONDS)
-            finally:
-                draining.cancel()
-                with contextlib.suppress(nats.errors.Error, OSError, AttributeError):
-                    await subscription.unsubscribe()
+        return partial(self._end, self._client.subscribe(subject, handle), barrier or self._client.round_trip)
 
-        return stop
-
-    async def listen(self, subject: str, handler: Callable[[bytes], None]) -> Callable[[], Awaitable[None]]:
+    def listen(self, subject: str, handler: Callable[[bytes], None]) -> Callable[[], Awaitable[None]]:
         """Call `handler` with the payload of each message. Returns a function that ends the subscription."""
+        sid = self._client.subscribe(subject, lambda _subject, _reply, _headers, data: handler(data))
+        return partial(self._end, sid, self._client.round_trip)
 
-        async def handle(message: Msg) -> None:
-            handler(message.data)
-
-        return await self.subscribe(subject, handle)
+    async def _end(self, sid: int, barrier: Callable[[], Awaitable[None]]) -> None:
+        try:
+            if self.is_up:
+                self._client.end_at_server(sid)
+                with contextlib.suppress(*NO_CONNECTION):  # nothing more can arrive
+                    async with asyncio.timeout(_DRAIN_SECONDS):
+                        await barrier()
+        finally:
+            self._client.unsubscribe(sid)
 
 
 class _ApiResponse(msgspec.Struct):

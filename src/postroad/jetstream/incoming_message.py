@@ -1,5 +1,11 @@
-"""A message of a subscription: `subject`, `data`, `headers` and `reply`."""
+"""A message of a subscription."""
 
-from nats.aio.msg import Msg
+from dataclasses import dataclass
 
-IncomingMessage = Msg
+
+@dataclass(slots=True)
+class IncomingMessage:
+    subject: str
+    reply: str  # where a response is expected; empty: nowhere
+    headers: dict[str, str] | None
+    data: bytes

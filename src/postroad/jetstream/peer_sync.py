@@ -9,9 +9,9 @@ import contextlib
 from collections.abc import Awaitable, Callable
 
 import msgspec
-from nats.aio.msg import Msg
 
 from postroad.jetstream.connection import Connection, ConnectionLost
+from postroad.jetstream.incoming_message import IncomingMessage
 from postroad.kernel.ids import new_id
 
 _ANNOUNCE_SECONDS = 2.0
@@ -47,7 +47,7 @@ class PeerSync:
         with contextlib.suppress(ConnectionLost, TimeoutError):
             inbox, replies = self._connection.expect_many()
             try:
-                await self._connection.publish(self._subject, self._notice(sequence), inbox)
+                self._connection.publish(self._subject, self._notice(sequence), inbox)
                 async with asyncio.timeout(_CONFIRM_SECONDS):
                     while awaited and (reply := await replies.get()) is not None:
                         awaited.discard(reply.data.decode("ascii", "replace"))
@@ -58,21 +58,21 @@ class PeerSync:
 
     async def run(self) -> None:
         """Announce this process and answer others, until cancelled."""
-        stop = await self._connection.subscribe(self._subject, self._receive)
+        stop = self._connection.subscribe(self._subject, self._receive)
         try:
             while True:
                 with contextlib.suppress(ConnectionLost):
-                    await self._connection.publish(self._subject, self._notice(0))
+                    self._connection.publish(self._subject, self._notice(0))
                 await asyncio.sleep(_ANNOUNCE_SECONDS)
         finally:
             with contextlib.suppress(ConnectionLost):
-                await self._connection.publish(self._subject, self._notice(-1))
+                self._connection.publish(self._subject, self._notice(-1))
             await stop()
 
     def _notice(self, sequence: int) -> bytes:
         return msgspec.msgpack.encode(_Notice(self.process, sequence))
 
-    async def _receive(self, message: Msg) -> None:
+    def _receive(self, message: IncomingMessage) -> None:
         try:
             notice = _decode(message.data)
         except msgspec.DecodeError:
@@ -92,4 +92,4 @@ class PeerSync:
         with contextlib.suppress(ConnectionLost, TimeoutError):
             async with asyncio.timeout(_CONFIRM_SECONDS):
                 await self._reached(sequence)
-                await self._connection.publish(inbox, self.process.encode())
+                self._connection.publish(inbox, self.process.encode())

@@ -44,7 +44,7 @@ class ProcessCounts:
 
     async def run(self) -> None:
         """Broadcast and receive, until cancelled. A process without numbers sends nothing."""
-        stop = await self._connection.listen(self._subject, self._receive)
+        stop = self._connection.listen(self._subject, self._receive)
         has_sent = False
         try:
             while True:
@@ -52,7 +52,7 @@ class ProcessCounts:
                 counts = dict(islice(self._local().items(), _KEYS_MAX))
                 if counts or has_sent:
                     try:
-                        await self._connection.publish(self._subject, msgspec.msgpack.encode(_Counts(self._process, counts)))
+                        self._connection.publish(self._subject, msgspec.msgpack.encode(_Counts(self._process, counts)))
                     except ConnectionLost:
                         continue
                 has_sent = bool(counts)

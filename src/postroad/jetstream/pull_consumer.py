@@ -11,11 +11,11 @@ from collections import deque
 from collections.abc import Sequence
 
 import msgspec
-from nats.aio.msg import Msg
 
 from postroad.jetstream.acknowledger import Acknowledger
 from postroad.jetstream.connection import Connection, ConnectionLost
 from postroad.jetstream.deliveries import ACK_WAIT_MARGIN_MS, Delivery, DeliveryRef, nak, parse_ack_subject
+from postroad.jetstream.incoming_message import IncomingMessage
 from postroad.jetstream.management import ensure_consumer
 from postroad.kernel.errors import EngineNoResponders, EngineUnavailable, PostroadError
 from postroad.kernel.ids import new_id
@@ -26,7 +26,8 @@ _FIRST_PULL_BYTES_MAX = 256 * 1024  # sufficient for most pulls; those that need
 # Replies to other requests wait behind the messages that the server has sent before them on the same connection.
 _SLICE_BYTES_MAX = 512 * 1024
 _BYTES_EXCEEDED = "Message Size Exceeds MaxBytes"
-_NO_MORE = "no more"  # the end of a request that a replicated consumer could not fill: 408, as for a waiting pull that expires
+_NO_MORE = "no more"  # the end of a request that could not be filled: 408, as for a waiting pull that expires
+_REQUESTS_PENDING = "Requests Pending"  # 408 too: all messages that are ready belong to requests of other processes
 _BATCH_COMPLETED = "Batch Completed"  # follows the last message of a request that has a limit in bytes
 _WAITING_PULL_SECONDS = 5.0
 _WAITING_PULL_SECONDS_MIN = 0.001
@@ -92,7 +93,7 @@ class PullConsumer(Acknowledger):
         self._pull_subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
         self._callers: deque[_Caller] = deque()
         self._task: asyncio.Task[None] | None = None
-        self._inbox: asyncio.Queue[Msg | None] = asyncio.Queue()  # None wakes the task
+        self._inbox: asyncio.Queue[IncomingMessage | None] = asyncio.Queue()  # None wakes the task
         self._inbox_subject = ""
         self.is_limited = False  # the consumer has a `max_in_flight`
         self._has_waiting_pull = False
@@ -138,7 +139,7 @@ class PullConsumer(Acknowledger):
     async def _run(self) -> None:
         try:
             self._inbox_subject = f"_INBOX.{new_id()}"
-            unsubscribe = await self._connection.subscribe(self._inbox_subject, self._on_message, barrier=self._barrier)
+            unsubscribe = self._connection.subscribe(self._inbox_subject, self._on_message, barrier=self._barrier)
             remove_callback = self._connection.on_reconnect(self._on_reconnect)
             try:
                 while await self._wait_for_callers():
@@ -169,7 +170,7 @@ class PullConsumer(Acknowledger):
         with contextlib.suppress(ConnectionLost, TimeoutError):
             await self._connection.request(self._pull_subject, _INVALID_PULL_REQUEST, timeout=_BARRIER_SECONDS)
 
-    async def _on_message(self, message: Msg) -> None:
+    def _on_message(self, message: IncomingMessage) -> None:
         self._inbox.put_nowait(message)
 
     def _on_reconnect(self) -> None:
@@ -201,7 +202,6 @@ class PullConsumer(Acknowledger):
             caller.is_requested = True
             demand += caller.count - len(caller.deliveries)
         demand = min(demand, _PULL_MESSAGES_MAX)
-        self._has_reconnected = False
         self._received_bytes = sum(len(one.payload) for caller in self._callers for one in caller.deliveries)
         received, is_cut = await self._fetch(demand, _FIRST_PULL_BYTES_MAX)
         if not is_cut:
@@ -348,14 +348,15 @@ class PullConsumer(Acknowledger):
         if not self._connection.is_up:
             await self._handle_unavailable()
             return False
+        self._has_reconnected = False  # if it has, this request is the first on the new connection, and will be answered
         try:
-            await self._connection.publish(self._pull_subject, msgspec.json.encode(body), self._inbox_subject)
+            self._connection.publish(self._pull_subject, msgspec.json.encode(body), self._inbox_subject)
         except ConnectionLost:
             await self._handle_unavailable()
             return False
         return True
 
-    async def _dispatch(self, message: Msg | None) -> str:
+    async def _dispatch(self, message: IncomingMessage | None) -> str:
         """Add a message to the caller that waits longest. Returns "message", the status of a status reply, or ""."""
         if message is None:
             return ""
@@ -366,6 +367,8 @@ class PullConsumer(Acknowledger):
                 return _BYTES_EXCEEDED
             if description == _BATCH_COMPLETED:
                 return ""
+            if description == _REQUESTS_PENDING:  # only a request that does not wait gets it
+                return _NO_MORE
             status = headers.get("Status", "")
             if status == "408" and headers.get("Nats-Pending-Bytes", "0") != "0":  # a waiting pull has no limit in bytes
                 return _NO_MORE

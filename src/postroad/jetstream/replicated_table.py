@@ -69,6 +69,7 @@ class ReplicatedTable(Generic[Record]):
         self._timer: asyncio.TimerHandle | None = None
         self._unreadable: set[str] = set()
         self._listeners: list[Callable[[str, Record | None], None]] = []
+        self.deleted_at_ms: int | None = None  # of the deletion that listeners are called for, if the engine reported it
         self._follower: Follower = bucket.follower(self._apply)
 
     async def run(self) -> None:
@@ -128,7 +129,9 @@ class ReplicatedTable(Generic[Record]):
             record = None
         if change.expires_at_ms is not None and record is not None:
             record = self._until(change.expires_at_ms, change, record)
+        self.deleted_at_ms = change.deleted_at_ms
         self._set(change.key, record)
+        self.deleted_at_ms = None
 
     def _set(self, key: str, record: Record | None) -> None:
         if record is None:
@@ -267,4 +270,5 @@ class ReplicatedTable(Generic[Record]):
 
     async def delete(self, key: str, revision: int | None = None) -> None:
         """Raises Conflict if `revision` is given and the record has changed since."""
-        self._apply(Value(key, None, await self._bucket.delete(key, revision)))
+        deleted = await self._bucket.delete(key, revision)
+        self._apply(Value(key, None, deleted, deleted_at_ms=self._clock()))

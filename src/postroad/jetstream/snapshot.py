@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from nats.aio.msg import Msg
 
 from postroad.jetstream.api_errors import STREAM_NOT_FOUND, ApiError, translate
 from postroad.jetstream.connection import Connection, ConnectionLost, Reply
+from postroad.jetstream.incoming_message import IncomingMessage
 from postroad.jetstream.management import StreamState
 from postroad.jetstream.protocol import encode_plain
 from postroad.kernel.errors import EngineUnavailable
@@ -53,7 +53,7 @@ class _Transfer:
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._received_at = self._loop.time()
 
-    async def on_message(self, message: Msg) -> None:
+    def on_message(self, message: IncomingMessage) -> None:
         if self._ended.done():
             return
         self._received_at = self._loop.time()
@@ -61,7 +61,7 @@ class _Transfer:
             if message.data:
                 self._write(message.data)
                 if message.reply:
-                    await self._connection.publish(message.reply, b"")
+                    self._connection.publish(message.reply, b"")
                 return
             headers = message.headers or {}
             if headers.get("Status", "204") not in ("200", "204"):
@@ -84,7 +84,7 @@ async def snapshot_stream(connection: Connection, stream: str, write: Callable[[
     """Pass the snapshot to `write` in chunks; None if the stream does not exist. Raises EngineUnavailable."""
     inbox = f"_INBOX.{new_id()}"
     transfer = _Transfer(connection, write)
-    stop: Callable[[], Awaitable[None]] = await connection.subscribe(inbox, transfer.on_message)
+    stop: Callable[[], Awaitable[None]] = connection.subscribe(inbox, transfer.on_message)
     try:
         request = {"deliver_subject": inbox, "chunk_size": CHUNK_BYTES, "no_consumers": False}
         found = _decode_snapshot(await _request(connection, f"STREAM.SNAPSHOT.{stream}", request))

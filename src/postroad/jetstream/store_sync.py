@@ -12,7 +12,7 @@ import errno
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -42,6 +42,9 @@ class NoSync:
     """For a server that has synced a write when it answers: nothing is waited for."""
 
     def request(self, _stream: str, _sequence: int, callback: Callback) -> None:
+        callback(None)
+
+    def request_all(self, _written: Mapping[str, int], callback: Callback) -> None:
         callback(None)
 
     def observe(self, stream: str, sequence: int) -> None:
@@ -96,6 +99,19 @@ class StoreSync:
             self._is_start_scheduled = True
             self._loop.call_soon(self._start)
         self._start_timer()
+
+    def request_all(self, written: Mapping[str, int], callback: Callback) -> None:
+        """Like `request` for several streams, by name with the highest sequence, which share a sync. Calls `callback` once."""
+        left, problem = len(written), None
+
+        def on_synced(error: EngineUnavailable | None) -> None:
+            nonlocal left, problem
+            left, problem = left - 1, problem or error
+            if not left:
+                callback(problem)
+
+        for stream, sequence in written.items():
+            self.request(stream, sequence, on_synced)
 
     async def wait(self, stream: str, sequence: int = 0) -> None:
         """Like `request`; returns at once if the entry with this sequence is known to be durable. Raises EngineUnavailable."""

@@ -202,7 +202,7 @@ async def _batch(connection: Connection, stream: str, body: dict[str, object]) -
         try:
             inbox, replies = connection.expect_many()
             try:
-                await connection.publish(f"$JS.API.DIRECT.GET.{stream}", payload, inbox)
+                connection.publish(f"$JS.API.DIRECT.GET.{stream}", payload, inbox)
                 async with asyncio.timeout(seconds) as timeout:
                     reply = await replies.get()
                     timeout.reschedule(asyncio.get_running_loop().time() + connection.settings.request_timeout)

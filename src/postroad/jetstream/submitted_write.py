@@ -16,9 +16,12 @@ OnOutcome = Callable[[Outcome], None]
 
 
 class SubmittedWrite:
-    """A write and the callback that gets its outcome. `future`: that of the caller, if it has one, which can cancel it."""
+    """A write and the callback that gets its outcome. `future`: that of the caller, if it has one, which can cancel it.
 
-    __slots__ = ("deadline", "future", "is_resolved", "may_be_stored", "messages", "on_outcome", "size")
+    `is_synced`: its outcome waits until it is durable; otherwise the caller has it synced together with other writes.
+    """
+
+    __slots__ = ("deadline", "future", "is_resolved", "is_synced", "may_be_stored", "messages", "on_outcome", "size")
 
     def __init__(
         self,
@@ -27,18 +30,29 @@ class SubmittedWrite:
         deadline: float,
         on_outcome: OnOutcome,
         future: "asyncio.Future[Sequence[PublishAck]] | None" = None,
+        *,
+        is_synced: bool = True,
     ) -> None:
         self.messages = messages
         self.size = size
         self.deadline = deadline
         self.on_outcome = on_outcome
         self.future = future
+        self.is_synced = is_synced
         self.is_resolved = False  # its outcome is known, and at most waits to be durable
         self.may_be_stored = False  # by an earlier attempt that was not answered
 
     @property
     def is_cancelled(self) -> bool:
         return self.future is not None and self.future.cancelled()
+
+
+def deadline_error(stream: str, cause: BaseException) -> EngineUnavailable:
+    """The error of a write whose outcome is not known."""
+    detail = f"{stream} did not answer in time: the message may or may not be stored"
+    error = (type(cause) if isinstance(cause, EngineNoResponders) else EngineUnavailable)(detail, retry_after=1)
+    error.__cause__ = cause
+    return error
 
 
 def ignore_outcome(_outcome: Outcome) -> None:

@@ -10,10 +10,10 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 
 import structlog
-from nats.aio.msg import Msg
 
 from postroad.jetstream import metrics, stream_reader
 from postroad.jetstream.connection import Connection
+from postroad.jetstream.incoming_message import IncomingMessage
 from postroad.jetstream.stream_reader import Entry, entry_of
 from postroad.kernel.errors import EngineUnavailable
 
@@ -71,12 +71,12 @@ class Tail:
         self.synced_at: float | None = None
         self.caught_up = asyncio.Event()  # set once the stream has been read to its end
         self._connection, self._source, self._deliver, self._poll_seconds = connection, source, deliver, poll_seconds
-        self._inbox: asyncio.Queue[Msg | None] = asyncio.Queue(maxsize=4096)
+        self._inbox: asyncio.Queue[IncomingMessage | None] = asyncio.Queue(maxsize=4096)
         self._must_poll = False
         self._polled_at = 0.0
 
     async def run(self) -> None:
-        unsubscribe = await self._connection.subscribe(LIVE + self._source.subject, self._on_message)
+        unsubscribe = self._connection.subscribe(LIVE + self._source.subject, self._on_message)
         remove_callback = self._connection.on_reconnect(self.poll_soon)
         try:
             await self._catch_up()
@@ -95,7 +95,7 @@ class Tail:
             remove_callback()
             await unsubscribe()
 
-    async def _on_message(self, message: Msg) -> None:
+    def _on_message(self, message: IncomingMessage) -> None:
         self._connection.store_sync.observe(self._source.stream, int((message.headers or {}).get("Nats-Sequence", 0)))
         try:
             self._inbox.put_nowait(message)
@@ -108,7 +108,7 @@ class Tail:
         if self._inbox.empty():
             self._inbox.put_nowait(None)
 
-    async def _handle(self, message: Msg) -> None:
+    async def _handle(self, message: IncomingMessage) -> None:
         headers = message.headers or {}
         sequence = int(headers["Nats-Sequence"])
         if sequence <= self.position:

@@ -9,9 +9,9 @@ import contextlib
 from collections.abc import Sequence
 
 import msgspec
-from nats.aio.msg import Msg
 
 from postroad.jetstream.connection import Connection
+from postroad.jetstream.incoming_message import IncomingMessage
 from postroad.kernel.ids import new_id
 
 _SECONDS = 5.0  # of a request; its leader may be gone without an answer
@@ -29,7 +29,7 @@ class WakeUps:
 
     async def open(self) -> None:
         self._inbox = f"_INBOX.{new_id()}"
-        self._unsubscribe = await self._connection.subscribe(f"{self._inbox}.*", self._on_answer)
+        self._unsubscribe = self._connection.subscribe(f"{self._inbox}.*", self._on_answer)
         self._remove_callback = self._connection.on_reconnect(self._on_reconnect)
 
     async def close(self) -> None:
@@ -47,12 +47,12 @@ class WakeUps:
         for consumer, subject in self._subjects.items():
             if self._open_until.get(consumer, 0) <= now:
                 self._open_until[consumer] = now + _SECONDS
-                await self._connection.publish(subject, _REQUEST, f"{self._inbox}.{consumer}")
+                self._connection.publish(subject, _REQUEST, f"{self._inbox}.{consumer}")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(min(self._open_until.values())):
                 await self._answered.wait()
 
-    async def _on_answer(self, message: Msg) -> None:
+    def _on_answer(self, message: IncomingMessage) -> None:
         """The answer is an error in any case: a message is ready, the request has ended, or there is no leader."""
         self._open_until.pop(message.subject.rpartition(".")[2], None)
         self._answered.set()
