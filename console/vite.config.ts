@@ -5,7 +5,7 @@ import { svelte } from '@sveltejs/vite-plugin-svelte'
 import { defineConfig, type Plugin } from 'vite'
 
 const outDir = '../src/postroad/console/static'
-const bundled = ['svelte', 'openapi-fetch', 'uplot']
+const bundled = ['svelte', 'uplot']
 
 /** Writes the licences of bundled packages, and a compressed copy of each file: the gateway compresses nothing itself. */
 function finish(): Plugin {

@@ -1,26 +1,15 @@
-import createClient from 'openapi-fetch'
+import type { components } from '../../clients/js/src/api.js'
+import { Postroad, PostroadError as ApiError, type Method, type Operation, type OperationOptions, type PathsOf, type Problem, type Result } from '../../clients/js/src/index.js'
+import { exact } from './exact'
 import { router } from './router.svelte'
-import type { components, paths } from './schema'
 
 export type Schemas = components['schemas']
-export type Problem = Schemas['Problem']
-
-/** An error of the API: a problem (RFC 9457), or a failed connection. */
-export class ApiError extends Error {
-  constructor(
-    readonly problem: Problem,
-    readonly retryAfter = 0,
-  ) {
-    super(problem.detail || problem.title)
-  }
-}
+export { ApiError, type Problem }
 
 const listeners = new Set<() => void>()
 
 /** Called when the session has ended: the key was revoked, disabled or has expired. */
 export const onSignedOut = (listener: () => void) => listeners.add(listener)
-
-export const api = createClient<paths>({ baseUrl: location.origin })
 
 let givenKey = ''
 
@@ -34,58 +23,42 @@ export async function withKey<T>(key: string, run: () => Promise<T> | T): Promis
   }
 }
 
-api.use({
-  onRequest({ request }) {
-    if (givenKey && request.method !== 'GET') request.headers.set('authorization', `Bearer ${givenKey}`)
-    const tenant = router.get('tenant')
-    if (tenant && !request.url.includes('/api/control/tenants')) request.headers.set('x-postroad-tenant', tenant)
-    return request
+/** One attempt for each request: a person decides whether to try again. */
+const postroad = new Postroad(location.origin, {
+  deadlineMs: 0,
+  attemptMs: 60_000,
+  tenant: () => router.get('tenant'),
+  async fetch(url, init) {
+    const headers = init!.headers as Headers
+    if (givenKey && init!.method !== 'GET') headers.set('authorization', `Bearer ${givenKey}`)
+    if (String(url).includes('/api/control/tenants')) headers.delete('x-postroad-tenant')
+    return exact(await fetch(url, init))
   },
 })
 
-const unreachable: Problem = {
-  type: '',
-  title: 'The server cannot be reached',
-  status: 0,
-  code: 'unreachable',
-  detail: 'The connection failed. The server may be restarting.',
-  retryable: true,
-}
+type Given<O> = { params?: { path?: OperationOptions<O>['path']; query?: OperationOptions<O>['query'] }; body?: OperationOptions<O>['body'] }
 
-type Answer<T> = { data?: T; error?: unknown; response: Response }
+const typed =
+  <M extends Method>(method: M) =>
+  <P extends PathsOf<M>>(path: P, { params, body }: Given<Operation<P, M>> = {}): Promise<Result<Operation<P, M>>> =>
+    postroad.call(method, path, { ...params, body } as OperationOptions<Operation<P, M>>)
 
-/** The data of a response. Throws ApiError. */
-export async function call<T>(request: Promise<Answer<T>>): Promise<T> {
-  let answer: Answer<T>
+/** Requests that are typed by the OpenAPI document. */
+export const api = { GET: typed('get'), PUT: typed('put'), POST: typed('post'), PATCH: typed('patch'), DELETE: typed('delete') }
+
+/** The result of a request. Throws ApiError. */
+export async function call<T>(request: Promise<T>): Promise<T> {
   try {
-    answer = await request
-  } catch {
-    throw new ApiError(unreachable)
-  }
-  const { data, error, response } = answer
-  if (response.ok) return data as T
-  throw failure(response, error)
-}
-
-export function failure(response: Response, error: unknown): ApiError {
-  if (response.status === 401 && !givenKey) for (const listener of listeners) listener()
-  const problem = (error && typeof error === 'object' && 'code' in error ? error : { ...unreachable, status: response.status, title: response.statusText || 'Unexpected response', detail: String(error ?? '').slice(0, 200), code: 'unexpected' }) as Problem
-  return new ApiError(problem, Number(response.headers.get('retry-after') ?? 0))
-}
-
-/** A request that the OpenAPI types do not cover: raw bodies, streams, conditional headers. Throws ApiError. */
-export async function raw(path: string, init: RequestInit = {}): Promise<Response> {
-  const tenant = router.get('tenant')
-  let response: Response
-  try {
-    response = await fetch(path, { ...init, headers: { ...(tenant ? { 'x-postroad-tenant': tenant } : {}), ...init.headers } })
+    return await request
   } catch (error) {
-    if (error instanceof DOMException && error.name === 'AbortError') throw error
-    throw new ApiError(unreachable)
+    if (error instanceof ApiError && error.status === 401 && !givenKey) for (const listener of listeners) listener()
+    throw error
   }
-  if (!response.ok) throw failure(response, await response.json().catch(() => null))
-  return response
 }
+
+/** A request that the OpenAPI types do not cover: raw bodies, streams, conditional headers. Throws ApiError, or the reason of an aborted signal. */
+export const raw = (path: string, { method = 'GET', headers, body, signal }: { method?: string; headers?: Record<string, string>; body?: BodyInit; signal?: AbortSignal } = {}): Promise<Response> =>
+  call(postroad.fetch(method, path, { headers, body, signal }))
 
 export const asError = (error: unknown): ApiError =>
-  error instanceof ApiError ? error : new ApiError({ ...unreachable, title: 'The page failed', detail: String(error), code: 'page-error', retryable: false })
+  error instanceof ApiError ? error : new ApiError({ type: '', title: 'The page failed', status: 0, detail: String(error), code: 'page-error', retryable: false })

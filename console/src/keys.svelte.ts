@@ -1,3 +1,4 @@
+import { copyText } from './clipboard'
 import { router } from './router.svelte'
 import { routes } from './routes'
 import { live } from './live.svelte'
@@ -32,8 +33,8 @@ class Keys {
       '?': () => (this.isHelpOpen = true),
       p: () => this.#press('p'),
       r: () => this.#press('r'),
-      c: () => void navigator.clipboard.writeText(document.querySelector<HTMLElement>('aside pre')?.textContent ?? ''),
-      C: () => void navigator.clipboard.writeText(location.href),
+      c: () => void copyText(document.querySelector<HTMLElement>('aside pre')?.textContent ?? ''),
+      C: () => void copyText(location.href),
     }
     const action = actions[event.key]
     if (!action) return

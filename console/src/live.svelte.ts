@@ -1,6 +1,7 @@
 import { events } from '../../src/postroad/topics/postroad-live.js'
 import { asError, raw, type Schemas } from './api'
 import { alerts, type LiveAlert } from './attention.svelte'
+import { withTimeout } from './silence'
 
 /** The numbers of a queue. `oldestAt` is the time of the oldest message. */
 export type Queue = {
@@ -22,7 +23,7 @@ export type Queue = {
 }
 export type Flow = { source: string; sourceName: string; target: string; targetName: string; perSecond: number; failedPerSecond: number; since: string }
 export type Change = { id: string; at: string; action: string; target: string; outcome: string; actorKeyId: string; actorName: string; actorIsPlatform: boolean }
-export type LiveState = 'connecting' | 'live' | 'reconnecting' | 'paused'
+export type LiveState = 'connecting' | 'live' | 'reconnecting' | 'paused' | 'refused'
 
 type Row = Record<string, unknown>
 type Section = { rows: Record<string, Row>; removed?: string[]; reset?: boolean; error?: string; sampleFields?: string[]; samples?: Record<string, number[][]> }
@@ -39,7 +40,10 @@ const always = ['queues', 'tasks', 'alerts']
 class Live {
   state = $state<LiveState>('connecting')
   since = $state('')
-  retryAt = $state(0)
+  /** Seconds until the next attempt. */
+  retryIn = $state(0)
+  /** Why there is no live data: the key may not have it. */
+  reason = $state('')
   sections = $state.raw<Record<string, Record<string, Row>>>({})
   refused = $state.raw<Record<string, string>>({})
   depth = $state.raw<Record<string, number[]>>({})
@@ -142,33 +146,46 @@ class Live {
 
   #reconnect() {
     this.#abort?.abort()
-    if (this.#isRunning && !this.#isHeld && !document.hidden) void this.#run()
+    if (this.#isRunning && !this.#isHeld && !document.hidden && this.state !== 'refused') void this.#run()
   }
 
   async #run() {
     const abort = (this.#abort = new AbortController())
     for (let attempt = 0; this.#isRunning && !abort.signal.aborted; attempt++) {
+      let least = 0
       try {
         this.#watch = this.#wanted()
-        const response = await raw(`/v1/live?watch=${encodeURIComponent(this.#watch)}`, { signal: abort.signal, cache: 'no-store' })
-        for await (const { event, data } of events(response.body!)) {
+        const response = await raw(`/v1/live?watch=${encodeURIComponent(this.#watch)}`, { signal: abort.signal })
+        for await (const { event, data } of events(withTimeout(response.body!, () => (this.since = new Date().toISOString())))) {
           if (abort.signal.aborted) return
           attempt = 0
-          this.since = new Date().toISOString()
           this.state = 'live'
           if (data !== undefined) this.#apply(JSON.parse(data) as Message, event === 'snapshot')
         }
       } catch (error) {
         if (abort.signal.aborted) return
-        const { status } = asError(error).problem
-        if (status === 401) return
+        const { problem, retryAfterMs } = asError(error)
+        if (problem.status === 401) return
+        if (problem.status === 403) {
+          this.state = 'refused'
+          this.reason = problem.detail ?? problem.title
+          return
+        }
+        least = retryAfterMs
       }
       if (abort.signal.aborted) return
       this.state = 'reconnecting'
-      const wait = Math.min(8000, 500 * 2 ** Math.min(attempt, 4)) * (0.75 + Math.random() / 2)
-      this.retryAt = Date.now() + wait
-      await new Promise((resolve) => setTimeout(resolve, wait))
+      await this.#pause(Math.max(least, Math.min(8000, 500 * 2 ** Math.min(attempt, 4)) * (0.75 + Math.random() / 2)), abort.signal)
     }
+  }
+
+  async #pause(ms: number, signal: AbortSignal) {
+    const until = Date.now() + ms
+    for (let left = ms; left > 0 && !signal.aborted; left = until - Date.now()) {
+      this.retryIn = Math.ceil(left / 1000)
+      await new Promise((resolve) => setTimeout(resolve, Math.min(left, 1000)))
+    }
+    this.retryIn = 0
   }
 
   #apply(message: Message, isSnapshot: boolean) {

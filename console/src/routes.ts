@@ -47,6 +47,7 @@ export const routes: PageRoute[] = [
   { path: '/admin/tenants', title: 'Tenants', group: 'admin', platform: true, load: () => import('./pages/admin/Tenants.svelte') },
   { path: '/admin/invites', title: 'Invites', group: 'admin', platform: true, load: () => import('./pages/admin/Invites.svelte') },
   { path: '/admin/audit', title: 'Audit', group: 'admin', load: () => import('./pages/admin/Audit.svelte') },
+  { path: '/admin/manifests', title: 'Manifests', group: 'admin', load: () => import('./pages/admin/Manifests.svelte') },
   { path: '/admin/settings', title: 'Settings', group: 'admin', load: () => import('./pages/admin/Settings.svelte') },
   { path: '/admin/installation', title: 'Installation', group: 'admin', platform: true, load: () => import('./pages/admin/Installation.svelte') },
 ]

@@ -7,7 +7,7 @@ export type Identity = Schemas['WebSession']
 /** Who is signed in. The cookie is not readable here; no key is kept anywhere in the page. */
 class Session {
   identity = $state.raw<Identity | null>(null)
-  state = $state<'loading' | 'out' | 'in'>('loading')
+  state = $state<'loading' | 'waiting' | 'out' | 'in'>('loading')
   message = $state('')
 
   constructor() {
@@ -18,20 +18,29 @@ class Session {
     const access = router.query.get('access')
     if (access) {
       router.set({ access: null })
-      await this.#open({ access })
-      return
+      return this.#ask(() => call(api.POST('/v1/session', { body: { access } })))
     }
     if (!localStorage.getItem('postroad.session')) {
       this.state = 'out'
       return
     }
-    try {
-      this.#begin(await call(api.GET('/v1/session')))
-    } catch (error) {
-      this.state = 'out'
-      const { problem } = asError(error)
-      if (problem.status !== 401) this.message = `${problem.title}. ${problem.detail ?? ''}`
-      else this.message = ''
+    await this.#ask(() => call(api.GET('/v1/session')))
+    if (this.state === 'out') this.message = ''
+  }
+
+  /** Cookie or link may be valid while the server is not reachable or not ready: then it is asked again until it answers. */
+  async #ask(request: () => Promise<Identity>) {
+    for (let attempt = 0; ; attempt++) {
+      try {
+        return this.#begin(await request())
+      } catch (error) {
+        const { problem } = asError(error)
+        const isOutage = problem.retryable || problem.status === 0 || problem.status >= 500
+        this.message = isOutage ? `${problem.title}. ${problem.detail ?? ''}` : (problem.detail ?? problem.title)
+        this.state = isOutage ? 'waiting' : 'out'
+        if (!isOutage) return
+      }
+      await new Promise((resolve) => setTimeout(resolve, Math.min(8000, 500 * 2 ** Math.min(attempt, 4)) * (0.75 + Math.random() / 2)))
     }
   }
 

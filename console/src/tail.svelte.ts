@@ -1,5 +1,6 @@
 import { events } from '../../src/postroad/topics/postroad-live.js'
 import { asError, raw } from './api'
+import { withTimeout } from './silence'
 
 /** A second stream of the tab: the newest events of a page, newest first. Pausing buffers; more than `limit` are dropped. */
 export class Tail<T> {
@@ -53,10 +54,10 @@ export class Tail<T> {
   async #run(abort: AbortController) {
     for (let attempt = 0; !abort.signal.aborted; attempt++) {
       try {
-        const response = await raw(this.url(), { signal: abort.signal, cache: 'no-store', headers: this.#lastId ? { 'last-event-id': this.#lastId } : {} })
+        const response = await raw(this.url(), { signal: abort.signal, headers: this.#lastId ? { 'last-event-id': this.#lastId } : {} })
         if (!this.#isPaused) this.state = 'live'
         this.error = null
-        for await (const { event, data, id } of events(response.body!)) {
+        for await (const { event, data, id } of events(withTimeout(response.body!))) {
           attempt = 0
           if (id) this.#lastId = id
           const item = data === undefined ? null : this.decode(event, data, id)

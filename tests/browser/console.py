@@ -32,7 +32,7 @@ class Watched:
 
     def _on_console(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning"):
-            self.problems.append(f"{message.type} on the console: {message.text}")
+            self.problems.append(f"{message.type} on the console: {message.text} {message.location['url']}")
 
     def _on_request(self, request: Request) -> None:
         if not request.url.startswith((self.url, "data:", "blob:")):

@@ -30,10 +30,13 @@ function timeLabel(seconds: number, axisSeconds: number): string {
 /** The label of a mark, at the side of it where it fits. */
 function labelMark(plot: uPlot, label: string, x: number) {
   const pixels = devicePixelRatio
-  const short = label.length > 26 ? `${label.slice(0, 25)}…` : label
+  const [left, right] = [x - plot.bbox.left, plot.bbox.left + plot.bbox.width - x]
+  const isRight = right >= left
   plot.ctx.font = `${10 * pixels}px sans-serif`
   plot.ctx.fillStyle = plot.ctx.strokeStyle
-  const isRight = x + plot.ctx.measureText(short).width + 4 * pixels < plot.bbox.left + plot.bbox.width
+  const room = Math.max(left, right) - 4 * pixels
+  let short = label.length > 26 ? `${label.slice(0, 25)}…` : label
+  while (short.length > 4 && plot.ctx.measureText(short).width > room) short = `${short.slice(0, -2)}…`
   plot.ctx.textAlign = isRight ? 'left' : 'right'
   plot.ctx.fillText(short, x + (isRight ? 4 : -4) * pixels, plot.bbox.top + 10 * pixels)
 }

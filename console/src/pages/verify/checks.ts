@@ -27,7 +27,14 @@ const publish = (context: Context, body: object) => call(api.POST('/v1/queues/{q
 const pull = async (context: Context, options: object = {}) => (await call(api.POST('/v1/queues/{queue}/pull', { ...path(context), body: { maxMessages: 1, waitMs: 3000, visibilityTimeoutMs: 30_000, ...options } }))).messages
 const ack = (context: Context, receiptId: string) => call(api.POST('/v1/queues/{queue}/ack', { ...path(context), body: { receiptId } }))
 const nack = (context: Context, receiptId: string, action: 'requeue' | 'retry' | 'dlq', reason = '') => call(api.POST('/v1/queues/{queue}/nack', { ...path(context), body: { receiptId, action, reason: reason || undefined } }))
+/** The status of a request with this key or token in place of the session. */
+const withCredential = async (credential: string, url: string) => (await fetch(url, { headers: { authorization: `Bearer ${credential}` }, credentials: 'omit', cache: 'no-store' })).status
 const sleep = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms))
+
+async function until(isMet: () => Promise<boolean>, ms: number): Promise<boolean> {
+  for (const end = performance.now() + ms; performance.now() < end; await sleep(50)) if (await isMet()) return true
+  return isMet()
+}
 
 /** Names and promises are those of `postroad verify`. */
 export function listed(name: string): Omit<Check, 'run'> {
@@ -143,6 +150,24 @@ export const checks: Check[] = [
     }
     expect(text.includes('three'), 'the copy did not arrive')
     await call(api.DELETE('/v1/{project}/session/{session}', { params: { path: { project: context.project, session } } }))
+  } },
+  { ...listed('a token works once'), run: async (context) => {
+    const { token } = await call(api.POST('/v1/tokens', { body: { resource: `stream/${context.stream}`, once: true, expiresInSeconds: 60 } }))
+    const read = () => withCredential(token, `/v1/stream/${context.stream}?offset=-1`)
+    expect(await read() === 200, 'the token was refused')
+    expect(await read() === 401, 'the token was accepted twice')
+  } },
+  { ...listed('a disabled key is refused'), run: async (context) => {
+    const { key, record } = await call(api.POST('/api/control/keys', { body: { name: context.queue, scopes: ['read'], expiresAt: new Date(Date.now() + 300_000).toISOString() } }))
+    const params = { params: { path: { key: record.id } } }
+    try {
+      const accepted = () => withCredential(key, '/v1/whoami')
+      expect(await until(async () => (await accepted()) === 200, 10_000), 'the new key is not accepted')
+      await call(api.PATCH('/api/control/keys/{key}', { ...params, body: { enabled: false } }))
+      expect(await until(async () => [401, 403].includes(await accepted()), 1000), 'the disabled key is still accepted')
+    } finally {
+      await call(api.DELETE('/api/control/keys/{key}', params))
+    }
   } },
   { ...listed('413 and 422 are precise'), run: async (context) => {
     const problem = await refusal(raw(`/v1/queues/${context.queue}/messages`, { method: 'POST', body: '{"payload": 1, "delayMs": "soon"}', headers: { 'content-type': 'application/json' } }), 422)
