@@ -1,16 +1,22 @@
 """Commands that one write stores are dispatched in callbacks, with the same outcomes as in a task."""
 
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from postroad.commands import metrics
 from postroad.commands.capability import CommandsCapability
 from postroad.http.app import App
 from postroad.http.request import ResponseCycle, Scope
-from postroad.jetstream.commit import Committer
-from postroad.kernel.errors import EngineFull, EngineUnavailable, Overloaded, PostroadError
+from postroad.jetstream.commit import Committer, Committers
+from postroad.kernel.errors import EngineFull, EngineNoResponders, EngineUnavailable, Overloaded, PostroadError
+from postroad.kernel.names import queue_stream
 from tests.commands.senders import Sender, grant, outcomes, register_sender, register_target
 from tests.gateway import Gateway, Tenant
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -60,13 +66,30 @@ async def test_a_command_on_the_fast_path_needs_no_task(
     assert taken[3:] == [False, False]
 
 
+async def test_a_command_with_an_emit_token_needs_no_task(
+    gateway: Gateway, tenant: Tenant, sender: Sender, taken: list[bool]
+) -> None:
+    """Requirements 171: once the token was verified, until something that it depends on has changed."""
+    token = (await tenant.client.post("/v1/services/billing/token")).ok(201)["token"]
+    by_token = replace(sender, tenant=replace(tenant, key=token, client=gateway.with_key(token)))
+    for _ in range(2):
+        (await by_token.send()).ok(202)
+    assert taken == [False, True]
+    (await tenant.client.put("/v1/services/billing", {"trustedKeys": [tenant.record.id], "description": "changed"})).ok()
+    for _ in range(2):
+        (await by_token.send()).ok(202)
+    assert taken[2:] == [False, True]
+    other = gateway.with_key(token).with_headers(**{"X-Postroad-Tenant": (await gateway.tenant()).id})
+    (await replace(by_token, tenant=replace(by_token.tenant, client=other)).send()).problem(401, "unauthenticated")
+
+
 def refuse_writes(monkeypatch: pytest.MonkeyPatch, stream: str, problem: PostroadError, *, is_raised: bool) -> None:
     """Every write to the stream fails, before it is sent or after it."""
     submit = Committer.submit_callback
 
-    def refuse(self: Committer, messages: Any, on_outcome: Any) -> None:
+    def refuse(self: Committer, messages: Any, on_outcome: Any, **options: Any) -> None:
         if not self.stream.startswith(stream):
-            submit(self, messages, on_outcome)
+            submit(self, messages, on_outcome, **options)
         elif is_raised:
             raise problem
         else:
@@ -79,9 +102,10 @@ def refuse_writes(monkeypatch: pytest.MonkeyPatch, stream: str, problem: Postroa
 @pytest.mark.parametrize(
     ("problem", "status", "code"),
     [
-        (EngineFull("full"), 507, "delivery-failure"),
+        (EngineFull("full", retry_after=5), 507, "delivery-failure"),
         (Overloaded("too much"), 503, "overloaded"),
-        (EngineUnavailable("no answer"), 503, "engine-unavailable"),
+        (EngineUnavailable("no answer", retry_after=1), 503, "engine-unavailable"),
+        (EngineNoResponders("no leader", retry_after=1), 502, "engine-no-responders"),
     ],
 )
 @pytest.mark.usefixtures("both_paths")
@@ -97,7 +121,11 @@ async def test_a_message_that_is_not_stored(
     """Requirements 204, 226: refused by the queue it has an outcome; otherwise it has none, and may be sent again."""
     (await sender.send()).ok(202)
     refuse_writes(monkeypatch, f"Q_{tenant.id}__", problem, is_raised=is_raised)
-    assert (await sender.send()).problem(status, code)["retryable"] is (status == 503)
+    counted = metrics.outcome("unavailable", code)._value.get()
+    answer = await sender.send()
+    assert answer.problem(status, code)["retryable"] is (status != 507)
+    assert answer.headers.get("retry-after") == (None if problem.retry_after is None else str(problem.retry_after))
+    assert metrics.outcome("unavailable", code)._value.get() == counted + (status != 507)
     monkeypatch.undo()
     reasons = [one.get("reason") for one in await outcomes(tenant)]
     assert reasons == [None, *(["delivery-failure"] if status == 507 else [])]
@@ -112,6 +140,47 @@ async def test_an_outcome_that_is_not_stored(tenant: Tenant, sender: Sender, mon
     monkeypatch.undo()
     assert (await tenant.stats("/v1/queues/bot-post"))["ready"] == 2
     assert len(await outcomes(tenant)) == 1
+
+
+@pytest.mark.parametrize("is_failing", [False, True])
+async def test_a_message_and_its_outcome_share_a_sync(
+    tenant: Tenant, sender: Sender, monkeypatch: pytest.MonkeyPatch, is_failing: bool
+) -> None:
+    """Requirements 175: both are durable before the response."""
+    (await sender.send()).ok(202)
+    held: list[tuple[dict[str, int], Callable[[EngineUnavailable | None], None]]] = []
+
+    def hold(_self: Committers, written: Mapping[str, int], callback: Callable[[EngineUnavailable | None], None]) -> None:
+        if "COMMANDS" in written:
+            held.append((dict(written), callback))
+        else:
+            callback(None)
+
+    monkeypatch.setattr(Committers, "sync", hold)
+    sending = asyncio.ensure_future(sender.send())
+    await eventually(lambda: held or sending.done())
+    [(written, callback)] = held
+    assert {*written} == {"COMMANDS", queue_stream(tenant.id, "bot-post")} and not sending.done()
+    callback(EngineUnavailable("the disk failed") if is_failing else None)
+    assert (await sending).status == (503 if is_failing else 202)
+
+
+async def test_without_telemetry_a_message_has_its_own_sync(
+    gateway: Gateway, tenant: Tenant, sender: Sender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An outcome that cannot be synced is no error then, but the message must be durable."""
+    outcomes_ = gateway.node.platform.use(CommandsCapability).dispatcher.outcomes
+    monkeypatch.setattr(outcomes_, "needs_telemetry", False)
+    (await sender.send()).ok(202)
+    synced: list[str] = []
+
+    def fail(_self: Committers, written: Mapping[str, int], callback: Callable[[EngineUnavailable | None], None]) -> None:
+        synced.extend(written)
+        callback(EngineUnavailable("the disk failed"))
+
+    monkeypatch.setattr(Committers, "sync", fail)
+    (await sender.send()).ok(202)
+    assert queue_stream(tenant.id, "bot-post") not in synced
 
 
 async def test_a_refused_write_returns_the_token_that_was_taken_in_advance(

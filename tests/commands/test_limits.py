@@ -336,6 +336,49 @@ async def test_quotas_are_validated_and_listed(tenant: Tenant) -> None:
     (await client.delete("/v1/quotas/bot/post/z")).problem(404, "quota-not-found")
 
 
+async def test_a_deleted_route_leaves_no_quotas(gateway: Gateway, tenant: Tenant) -> None:
+    """Also if the deletion was interrupted: a new route of that name starts without them."""
+    await limited(tenant, {"max": 100})
+    await register_target(tenant, command="other")
+    client, quotas = tenant.client, gateway.node.platform.use(CommandsCapability).quotas
+
+    async def names() -> list[str]:
+        return [f"{one['command']} {one['source']}" for one in (await client.get("/v1/quotas")).ok()["quotas"]]
+
+    for path in ("post/billing", "post/other/c", "other/billing"):
+        (await client.put(f"/v1/quotas/bot/{path}", {"max": 1})).ok(201)
+    kept = quotas.table.get(f"{tenant.id}.bot.post.{tenant.id}.billing")
+    assert kept is not None
+    (await client.delete("/v1/routes/bot/post")).ok(204)
+    assert await names() == [f"other {tenant.id}/billing"]
+    await quotas.table.create(kept.key, kept)
+    (await client.put("/v1/routes/bot/post", {"queue": "bot-post"})).ok(201)
+    assert await names() == [f"other {tenant.id}/billing"]
+
+
+async def test_a_delayed_command_that_is_not_delivered_returns_its_token_in_time(gateway: Gateway, tenant: Tenant) -> None:
+    """Requirements 136: to the interval in which it would have been delivered."""
+    sender = await limited(tenant, {"max": 1, "overflow": "delay", "max_delay_seconds": HOUR})
+    (await sender.send()).ok(202)
+    (await tenant.client.delete("/v1/queues/bot-post")).ok(204)
+    (await sender.send()).problem(502, "delivery-failure")
+    (await tenant.client.put("/v1/queues/bot-post", {"maxAttempts": 3})).ok(201)
+    tokens = gateway.node.platform.use(CommandsCapability).tokens_of_limits
+    key = f"{tenant.id}.bot.post"
+    limit = tokens.known_limit(key)
+    assert limit is not None and (await usage(tenant))["delayed"] == 1
+    assert gateway.clock.frozen_ms is not None
+    gateway.clock.frozen_ms += HOUR * 1000
+    assert (await usage(tenant))["available"] == 0, "until its timer"
+    tokens.give_back_at(key, limit, gateway.clock())
+
+    async def is_back() -> bool:
+        return bool((await usage(tenant))["available"] == 1)
+
+    await eventually(is_back)
+    (await sender.send()).ok(202)
+
+
 async def test_a_dominant_banned_sender_of_an_exhausted_route_is_refused_with_its_shares(tenant: Tenant) -> None:
     """Requirements 123, 124, 204"""
     sender = await limited(tenant, {"max": 30, "prefetch_workers": 0}, fairness={"meaningful_share": 0.05})

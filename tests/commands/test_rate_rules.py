@@ -56,6 +56,7 @@ def test_any_run_of_intervals_admits_at_most_its_share_and_a_burst(limit: Limit,
     now, written_at, lifetime = 1_000_000, 0, 0
     admitted: Counter[int] = Counter()  # commands by the interval in which receivers get them
     held: list[int] = []  # intervals of prefetched tokens
+    unused: list[int] = []  # intervals of borrowed tokens of commands that were not delivered
     for what, number, more in steps:
         if what == "wait":
             now += number * limit.interval_ms // 4
@@ -63,9 +64,9 @@ def test_any_run_of_intervals_admits_at_most_its_share_and_a_burst(limit: Limit,
             before = record
             record = acquire(record, limit, now - number * 700, 0).record
             assert before is None or record.interval >= before.interval
-        elif what == "return" and held:
-            interval = held.pop()
-            record = give_back(record, limit, interval, 1) or record
+        elif what == "return" and (held or unused):
+            interval = held.pop() if held else unused.pop()
+            record = give_back(record, limit, now, interval, 1) or record
         elif what == "crash":
             held.clear()
         elif what == "expire" and record is not None and now >= written_at + lifetime * 1000:
@@ -78,7 +79,10 @@ def test_any_run_of_intervals_admits_at_most_its_share_and_a_burst(limit: Limit,
             admitted[record.interval] += got.granted
             for at_ms in got.borrowed:
                 assert now < at_ms <= end_ms(record) + limit.delay_intervals * limit.interval_ms
-                admitted[at_ms // limit.interval_ms] += 1
+                if more == 5:
+                    unused.append(at_ms // limit.interval_ms)
+                else:
+                    admitted[at_ms // limit.interval_ms] += 1
             held += [record.interval] * got.prefetched
             while held and more % 2:  # used in their interval
                 interval = held.pop()
@@ -142,6 +146,15 @@ def test_borrowed_tokens_are_delivered_when_they_are_repaid() -> None:
     assert acquire(got.record, limit, 3000, 3).granted == 2
 
 
+def test_a_borrowed_token_returns_to_the_interval_that_repays_it() -> None:
+    limit = Limit(2, 1000, 0, 0, 2)
+    record = acquire(None, limit, 500, 5).record  # of which three are borrowed
+    assert give_back(record, limit, 900, 1, 1) is None, "not before"
+    returned = give_back(record, limit, 1100, 1, 1)
+    assert returned is not None and available(returned, limit) == 1
+    assert give_back(record, limit, 2100, 1, 1) is None, "not after"
+
+
 def test_a_cooldown_refuses_after_the_limit_was_exhausted() -> None:
     limit = Limit(1, 1000, 0, 5000)
     first = acquire(None, limit, 0, 1)
@@ -175,6 +188,6 @@ def test_waiting_commands_precede_the_prefetch() -> None:
 def test_tokens_of_another_interval_cannot_be_returned(interval: int) -> None:
     limit = Limit(5, 1000)
     record = acquire(None, limit, 2000, 3).record
-    assert give_back(record, limit, interval, 1) is None
-    returned = give_back(record, limit, 2, 2)
+    assert give_back(record, limit, 2500, interval, 1) is None
+    returned = give_back(record, limit, 2500, 2, 2)
     assert returned is not None and returned.used == 1

@@ -201,6 +201,35 @@ async def test_a_dry_run_shows_each_check(tenant: Tenant) -> None:
     assert await tenant.events("COMMANDS") == []
 
 
+async def test_a_dry_run_knows_bans_and_the_limit(gateway: Gateway, tenant: Tenant) -> None:
+    """Requirements 223: an exhausted limit refuses, unless it only reports or delays; the strongest ban counts."""
+    await register_target(tenant, rate_limit={"max": 1, "interval_seconds": 86_400})
+    await grant(tenant, "billing")
+    await grant(tenant, "other/billing")
+    sender = await register_sender(tenant)
+
+    async def tested(source: str = "billing") -> tuple[str, dict[str, str]]:
+        result = (await tenant.client.post("/v1/routes/bot/post/test", {"source": source})).ok()
+        found = {one["check"]: one["detail"] for one in result["checks"]}
+        return result["outcome"], {name: found[name].partition(" until ")[0] for name in ("ban", "rate-limit")}
+
+    assert await tested() == ("delivered", {"ban": "none", "rate-limit": "1 commands left, enforce"})
+    (await sender.send()).ok(202)
+    assert await tested() == ("rate-limit-exceeded", {"ban": "none", "rate-limit": "0 commands left, enforce"})
+    for rate in ({"mode": "shadow"}, {"overflow": "delay", "max_delay_seconds": 86_400}):
+        body = {"queue": "bot-post", "rate_limit": {"max": 1, "interval_seconds": 86_400, **rate}}
+        (await tenant.client.put("/v1/routes/bot/post", body)).ok()
+        assert (await tested())[0] == "delivered"
+    for kind, outcome in (("warm", "delivered"), ("hard", "fairness-violation")):
+        ban = {"source": "billing", "kind": kind, "target": "bot", "command": "post", "reason": "a test"}
+        (await tenant.client.post("/v1/bans", ban)).ok(201)
+        found = await tested()
+        assert (found[0], found[1]["ban"]) == (outcome, kind)
+    everywhere = {"source": "other/billing", "kind": "hard", "reason": "of all routes"}
+    (await gateway.admin.post("/v1/bans", everywhere)).ok(201)
+    assert (await tested("other/billing"))[1]["ban"] == "none", "not the business of the route's owner"
+
+
 async def test_the_change_log_has_before_and_after_and_no_secrets(tenant: Tenant) -> None:
     """Requirements 4, 219, 223"""
     sender = await register_sender(tenant)

@@ -3,21 +3,26 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 
+from postroad.commands import metrics
 from postroad.commands.capability import CommandsCapability
 from postroad.commands.events import ExecutedAfterAclRevoked
 from postroad.commands.fast import CacheAges
-from postroad.commands.records import GrantRecord, RevokedGrant, RouteRecord
+from postroad.commands.records import ROUTES_BUCKET, GrantRecord, RevokedGrant, RouteRecord
 from postroad.commands.registry_cache import _CacheWatch
 from postroad.commands.revocations import RevocationAuditor
 from postroad.commands.rules import Ages
+from postroad.jetstream.incoming_message import IncomingMessage
 from postroad.jetstream.replicated_table import ReplicatedTable
+from postroad.jetstream.tail import Tail
 from postroad.kernel.errors import EngineUnavailable
 from postroad.kernel.event import PLATFORM
 from tests.commands.senders import Sender, grant, outcomes, register_sender, register_target
-from tests.gateway import Gateway, Tenant, events_of
+from tests.gateway import Gateway, Tenant, events_of, gateway_settings, running_gateway
+from tests.servers import Server
 from tests.waiting import eventually
 
 # The bound that is promised; milliseconds on an idle machine.
@@ -25,16 +30,26 @@ _SECONDS_MAX = 1.0
 _OBSERVED_SECONDS = 2.0
 
 
-@pytest.mark.parametrize("what", ["grant", "trust", "secret", "key", "route"])
+@pytest.mark.parametrize(
+    ("what", "has_token"),
+    [
+        *((what, False) for what in ("grant", "trust", "secret", "key", "route")),
+        ("trust", True),
+        ("key", True),
+        ("service", True),
+    ],
+)
 async def test_a_revocation_stops_commands_on_both_gateways(
-    gateway: Gateway, second_gateway: Gateway, tenant: Tenant, what: str
+    gateway: Gateway, second_gateway: Gateway, tenant: Tenant, what: str, has_token: bool
 ) -> None:
-    """Under load from both. Requirements 217"""
+    """Under load from both, with a key or an emit token. Requirements 217"""
     await register_target(tenant)
     await grant(tenant, "billing")
     holder = await tenant.another_key()
     (await tenant.client.put("/v1/services/billing", {"trustedKeys": [holder.record.id]})).ok(201)
     secret = (await holder.client.get("/v1/tenant-config")).ok()["services"][0]["secrets"][0]["secret"]
+    if has_token:
+        holder = replace(holder, key=(await holder.client.post("/v1/services/billing/token")).ok(201)["token"])
     sender = Sender(holder, "billing", secret)
     both = (sender.at(gateway), sender.at(second_gateway))
     for one in both:
@@ -69,6 +84,7 @@ async def _revoke(tenant: Tenant, holder: Tenant, what: str) -> None:
         "secret": lambda: client.post("/v1/services/billing/secrets/rotate", {"overlapSeconds": 0}),
         "key": lambda: client.delete(f"/api/control/keys/{holder.record.id}"),
         "route": lambda: client.delete("/v1/routes/bot/post"),
+        "service": lambda: client.delete("/v1/services/billing"),
     }
     await calls[what]()
 
@@ -137,6 +153,49 @@ async def test_an_expired_cache_is_read_from_the_engine_or_the_command_refused(
     assert refused["retryable"] is True
     assert len(await outcomes(tenant)) == 1  # neither an event nor a delivery
     assert (await tenant.stats("/v1/queues/bot-post"))["ready"] == 1
+
+
+async def test_a_worker_that_is_cut_off_stops_at_the_bound(own_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requirements 48, 59, 60, 63, 65: the ages pass by themselves. A decision is as old as the cache before it at least, and as
+    old as the cache after it at most."""
+    settings = gateway_settings(own_server.url, commands_critical_ages="1,4,4.2")
+    async with running_gateway(settings) as gateway:
+        tenant = await gateway.tenant()
+        await register_target(tenant, sensitivity="critical")
+        await grant(tenant, "billing")
+        sender, cache = await register_sender(tenant), gateway.node.platform.use(CommandsCapability).cache
+        (await sender.send()).ok(202)
+        used = metrics.cache_use("grants", "stale")._value.get()
+        cut_off_followers(gateway, monkeypatch, f"KV_{ROUTES_BUCKET}")
+        cut_off(gateway, monkeypatch)
+        found: list[tuple[float, int, float]] = []
+        while not found or (found[-1][1] == 202 and found[-1][2] < 8):
+            before = cache.ages().routes
+            answer = await sender.send()
+            found.append((before, answer.status, cache.ages().routes))
+        assert answer.problem(503, "engine-unavailable")
+        *accepted, (_, _, refused_at) = found
+        assert max(age for age, _, _ in accepted) < 4.2 and refused_at >= 0.9 * 4
+        assert metrics.cache_use("grants", "stale")._value.get() > used
+        assert len(accepted) + 1 == (await tenant.stats("/v1/queues/bot-post"))["ready"]
+
+
+def cut_off_followers(gateway: Gateway, monkeypatch: pytest.MonkeyPatch, stream: str) -> None:
+    """Neither polls nor notifications of the stream arrive at this gateway any more."""
+    connection, catch_up, on_message = gateway.node.platform.connection, Tail._catch_up, Tail._on_message
+
+    def is_cut_off(tail: Tail) -> bool:
+        return tail._connection is connection and tail._source.stream == stream
+
+    async def hang(tail: Tail) -> None:
+        await (asyncio.sleep(3600) if is_cut_off(tail) else catch_up(tail))
+
+    def drop(tail: Tail, message: IncomingMessage) -> None:
+        if not is_cut_off(tail):
+            on_message(tail, message)
+
+    monkeypatch.setattr(Tail, "_catch_up", hang)
+    monkeypatch.setattr(Tail, "_on_message", drop)
 
 
 async def test_the_slow_stage_has_a_deadline(
@@ -213,6 +272,37 @@ def test_the_revocation_of_a_whole_tenant_concerns_its_services() -> None:
         auditor.record(route(), source, 5_000)
     auditor.check(route("other/b", revoked=(RevokedGrant("other/*", 4_000),)))
     assert [one.source for one in found] == ["other/a"]
+
+
+def test_a_deleted_route_has_revoked_its_grants() -> None:
+    """Requirements 68, 206"""
+    found: list[ExecutedAfterAclRevoked] = []
+    auditor = RevocationAuditor(found.append, lambda: 10_000)
+    for source, at_ms in (("acme/a", 5_000), ("acme/b", 3_000)):
+        auditor.record(route(), source, at_ms)
+    auditor.check_deleted("acme.bot.other", "acme/bot", "other", 1_000)
+    for _ in range(2):
+        auditor.check_deleted("acme.bot.post", "acme/bot", "post", 4_000)
+    [event] = found
+    assert (event.source, event.target, event.command_name) == ("acme/a", "acme/bot", "post")
+    assert (event.stale_duration_seconds, event.acl_revocation_timestamp) == (1.0, "1970-01-01T00:00:04.000Z")
+
+
+async def test_a_dispatch_after_the_deletion_of_the_route_is_reported(
+    gateway: Gateway, second_gateway: Gateway, tenant: Tenant, sender: Sender
+) -> None:
+    """The route is deleted at another gateway, by whose time this one dispatched later."""
+    commands = gateway.node.platform.use(CommandsCapability)
+    (await sender.send()).ok(202)
+    record = commands.route_table.get(f"{tenant.id}.bot.post")
+    assert record is not None
+    commands.auditor.record(record, sender.source, gateway.clock() + 60_000)  # as if the change came too late
+    (await second_gateway.with_key(tenant.key).delete("/v1/routes/bot/post")).ok(204)
+
+    async def reported() -> list[str]:
+        return [one["source"] for one in await outcomes(tenant) if one["event"].endswith("executed_after_acl_revoked")]
+
+    assert await eventually(reported) == [sender.source]
 
 
 async def test_a_late_change_is_reported(gateway: Gateway, tenant: Tenant, sender: Sender) -> None:

@@ -129,6 +129,25 @@ async def test_a_duplicate_returns_its_token(gateway: Gateway, tenant: Tenant) -
     (await sender.send()).problem(429, "rate-limit-exceeded")
 
 
+@pytest.mark.parametrize("rate", [{"mode": "shadow"}, {"overflow": "delay", "max_delay_seconds": 86_400}])
+async def test_the_repeated_event_of_a_command_above_the_limit_is_identical(
+    gateway: Gateway, tenant: Tenant, rate: dict[str, Any]
+) -> None:
+    """Requirements 134: delayed, or reported by a limit in shadow mode."""
+    await register_target(tenant, dedupe_mode="strict", rate_limit={"max": 1, "interval_seconds": 86_400, **rate})
+    await grant(tenant, "billing")
+    sender, command_id = await register_sender(tenant), str(uuid.uuid4())
+    (await sender.send()).ok(202)
+    (await sender.send(command_id=command_id)).ok(202)
+    forget(gateway)
+    # Without the limit, whose last token the first attempt took.
+    (await tenant.client.put("/v1/routes/bot/post", {"queue": "bot-post", "dedupe_mode": "strict"})).ok()
+    assert (await sender.send(command_id=command_id)).ok(200)["duplicate"]
+    delivered = [one for one in await outcomes(tenant) if one["event"].endswith("delivered") and one["command_id"] == command_id]
+    assert len(delivered) == 2 and delivered[0] == delivered[1]
+    assert bool(delivered[0]["deliver_at"]) is not bool(delivered[0]["shadow"])
+
+
 async def test_a_batch_reports_duplicates(tenant: Tenant, sender: Sender) -> None:
     body = envelope(sender.secret)
     result = (await sender.client.post("/v1/commands/batch", {"commands": [body, body, body]})).ok()

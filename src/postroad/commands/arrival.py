@@ -1,6 +1,6 @@
 """A command on its way through the stages, and the message that it becomes. Pure."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -21,7 +21,7 @@ from postroad.commands.seen_commands import FirstDelivery
 from postroad.commands.shield import Accepted, Invalid
 from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import PostroadError
-from postroad.kernel.ids import derived_id
+from postroad.kernel.ids import derived_ids
 from postroad.queues.records import StoredMessage
 
 
@@ -53,20 +53,31 @@ class Decision(msgspec.Struct, frozen=True):
     is_stale: bool = False
 
 
-def derived(arrival: Arrival, command: Accepted, kind: str) -> str:
-    """An id that the same command has in every attempt. The HMAC stands for payload, time and name."""
-    if arrival.replay is not None:
-        return arrival.replay.derived_id(arrival.sender.source, command.command_id, kind)
-    return derived_id(
-        command.sent_at_ms, arrival.sender.source, command.target, command.command_id, command.version_id, command.hmac, kind
-    )
+class CommandIds(NamedTuple):
+    """Ids that the same command has in every attempt: of its message, its job, its outcome event and its archived line."""
+
+    message: str
+    job: str
+    delivered: str
+    archived: str
 
 
-def message_of(arrival: Arrival, command: Accepted, record: RouteRecord, path: str) -> StoredMessage:
+def ids_of(arrival: Arrival, command: Accepted) -> CommandIds:
+    """The HMAC stands for payload, time and name. A replay signs each attempt again, and has ids of its own."""
+    source, replay = arrival.sender.source, arrival.replay
+    if replay is not None:
+        return CommandIds(*(replay.derived_id(source, command.command_id, kind) for kind in CommandIds._fields))
+    text = f"{source}\0{command.target}\0{command.command_id}\0{command.version_id}\0{command.hmac}"
+    return CommandIds(*derived_ids(len(CommandIds._fields), command.sent_at_ms, text))
+
+
+def message_of(
+    arrival: Arrival, command: Accepted, record: RouteRecord, path: str, ids: CommandIds, traceparent: str | None
+) -> StoredMessage:
     return StoredMessage(
         v=1,
-        id=derived(arrival, command, "message"),
-        job=derived(arrival, command, "job"),
+        id=ids.message,
+        job=ids.job,
         at=arrival.received_at_ms,
         headers={
             ID_HEADER: command.command_id,
@@ -78,6 +89,6 @@ def message_of(arrival: Arrival, command: Accepted, record: RouteRecord, path: s
             **({} if arrival.replay is None else arrival.replay.headers),
         },
         source=arrival.sender.source,
-        trace=arrival.context.traceparent,
+        trace=traceparent,
         payload=msgspec.Raw(command.payload),
     )

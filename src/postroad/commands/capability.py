@@ -49,7 +49,7 @@ from postroad.commands.revocations import RevocationAuditor
 from postroad.commands.route_registry import RouteRegistry
 from postroad.commands.route_routes import RouteRoutes
 from postroad.commands.route_test import RouteTester
-from postroad.commands.rules import JITTER, Ages, CachePolicy, ages_of
+from postroad.commands.rules import JITTER, Ages, CachePolicy, ages_of, source_of
 from postroad.commands.search import CommandSearch
 from postroad.commands.search_routes import SearchRoutes
 from postroad.commands.sender_notices import SenderNotices
@@ -136,8 +136,10 @@ class CommandsCapability(Capability):
             platform.clock,
             chosen,
         )
+        quota_table = platform.table(QUOTAS_BUCKET, QuotaRecord)
         self.registry = RouteRegistry(
             self.route_table,
+            quota_table,
             self.services,
             queues.lifecycle,
             platform.tenant_settings,
@@ -185,8 +187,8 @@ class CommandsCapability(Capability):
         self.route_table.on_change(self._route_changed)
         self.service_table.on_change(self._service_changed)
         self.tokens = EmitTokens(self.service_table, platform.identities, platform.signer("emit token"), platform.clock)
-        access.authenticator.emit_tokens = self.tokens.authenticate
-        self.quotas = Quotas(platform.table(QUOTAS_BUCKET, QuotaRecord), self.registry, platform.audit, platform.clock)
+        access.authenticator.emit_tokens = self.tokens
+        self.quotas = Quotas(quota_table, self.registry, platform.audit, platform.clock)
         self.tokens_of_limits = TokenSource(
             platform.bucket(RATES_BUCKET),
             platform.clock,
@@ -228,7 +230,7 @@ class CommandsCapability(Capability):
             ShieldPolicy(chosen.commands_bytes_max, chosen.commands_window_seconds * 1000),
         )
         self.dispatcher.outcomes.flows = platform.flows
-        self._tester = RouteTester(self.registry, queues.lifecycle, platform.clock)
+        self._tester = RouteTester(self.registry, queues.lifecycle, self.bans.view, self.tokens_of_limits, platform.clock)
 
         self.verdicts = Verdicts(
             platform.connection,
@@ -250,6 +252,9 @@ class CommandsCapability(Capability):
             tenant, service, command = (unescape(part) for part in key.split("."))
             self.view.forget_route(tenant, service, command)
             self.limiter.route_changed(key, None if record is None else limit_of(record.rate_limit))
+            deleted_at_ms = self.route_table.deleted_at_ms
+            if record is None and deleted_at_ms is not None:
+                self.auditor.check_deleted(key, source_of(tenant, service), command, deleted_at_ms)
         if record is not None:
             self.auditor.check(record)
 

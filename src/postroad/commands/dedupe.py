@@ -4,7 +4,8 @@ import hashlib
 
 import msgspec
 
-from postroad.commands.arrival import Arrival, Decision, derived
+from postroad.commands.arrival import CommandIds, Decision
+from postroad.commands.limiter import Admission
 from postroad.commands.registry_view import KnownRoute
 from postroad.commands.shield import Accepted
 from postroad.queues.message_writes import DeliveryMarker
@@ -18,14 +19,23 @@ class FirstEvent(msgspec.Struct, frozen=True, array_like=True):
     escalated: str | None = None
     latency_ms: float = 0.0
     at_ms: int | None = None
+    deliver_at_ms: int = 0
+    is_over_limit: bool = False
 
 
 _decode = msgspec.json.Decoder(FirstEvent).decode
 
 
-def first_event(arrival: Arrival, command: Accepted, decision: Decision, latency_ms: float, at_ms: int | None) -> FirstEvent:
-    escalated = None if decision.escalated is None else decision.escalated.value
-    return FirstEvent(derived(arrival, command, "delivered"), decision.path, escalated, round(latency_ms, 3), at_ms)
+def first_event(ids: CommandIds, decision: Decision, admission: Admission, latency_ms: float, at_ms: int | None) -> FirstEvent:
+    return FirstEvent(
+        ids.delivered,
+        decision.path,
+        None if decision.escalated is None else decision.escalated.value,
+        latency_ms,
+        at_ms,
+        admission.deliver_at_ms,
+        admission.is_over_limit,
+    )
 
 
 def body_hash(command: Accepted) -> str:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from postroad.api.commands import CommandAccepted, DeliveryFailure, DeliveryFull
 from postroad.api.queues import QueueNotFound
-from postroad.commands.arrival import Arrival, Decision, message_of
+from postroad.commands.arrival import Arrival, CommandIds, Decision, ids_of, message_of
 from postroad.commands.dedupe import first_event
 from postroad.commands.limiter import Admission, Limiter
 from postroad.commands.outcome_recorder import OutcomeRecorder
@@ -21,8 +21,10 @@ from postroad.kernel.clock import Clock
 from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import EngineFull, EngineRefused, EngineUnavailable, InvalidRequest
 from postroad.kernel.identity import Caller, Scope
+from postroad.queues.message_delivery import OnDelivered
 from postroad.queues.message_writes import Delivered, SinglePublish
 from postroad.queues.publishing import Publisher
+from postroad.tracing.messaging import describe, ending, publishing
 
 OnDispatched = Callable[[CommandAccepted | Exception], None]
 
@@ -35,6 +37,7 @@ class DirectCommand(NamedTuple):
     decision: Decision
     route: KnownRoute
     message: SinglePublish
+    ids: CommandIds
 
 
 class DirectDelivery:
@@ -56,18 +59,26 @@ class DirectDelivery:
         record = route.record
         if record.dedupe_mode == "strict" or arrival.replay is not None:
             return None
-        message = message_of(arrival, command, record, decision.path)
+        context, ids = delivery_context(arrival, record), ids_of(arrival, command)
+        message = message_of(arrival, command, record, decision.path, ids, context.traceparent)
+        if context.span is not None:
+            describe(context.span, message.id, message.job, len(bytes(message.payload)))
         try:
-            single = self._publisher.prepare_delivery(delivery_context(arrival, record), record.queue, message)
+            single = self._publisher.prepare_delivery(context, record.queue, message)
         except InvalidRequest:
             return None
-        return None if single is None else DirectCommand(arrival, command, decision, route, single)
+        return None if single is None else DirectCommand(arrival, command, decision, route, single, ids)
 
     def start(self, direct: DirectCommand, admission: Admission, on_dispatched: OnDispatched) -> None:
         """Call `on_dispatched` once the outcome is durable, later; with the errors of `Dispatcher.dispatch`. Does not raise."""
-        on_stored = partial(self._on_stored, direct, admission, on_dispatched)
+        on_stored: OnDelivered = partial(self._on_stored, direct, admission, on_dispatched)
+        span = direct.message.context.span
+        if span is not None:
+            on_stored = ending(span, on_stored)
         try:
-            self._publisher.store_delivery(direct.message, on_stored)
+            # Without telemetry an error of the outcome counts as delivered, so it must not be that of the message.
+            is_synced = not self._outcomes.needs_telemetry
+            self._publisher.store_delivery(direct.message, on_stored, is_synced=is_synced)
         except Exception as problem:  # not at once: callers expect the call later
             asyncio.get_running_loop().call_soon(on_stored, problem)
 
@@ -77,14 +88,12 @@ class DirectDelivery:
         if isinstance(outcome, Exception):
             self._fail(direct, admission, on_dispatched, outcome)
             return
-        arrival, command, decision, route, _ = direct
+        arrival, command, decision, route, _, ids = direct
         try:
             audit_grant(self._auditor, self._cache, arrival, command, route.record, self._clock())
-            event = first_event(arrival, command, decision, elapsed_ms(arrival), None)
+            event = first_event(ids, decision, admission, elapsed_ms(arrival), None)
             on_recorded = partial(self._on_recorded, direct, outcome.message_id, on_dispatched)
-            self._outcomes.delivered_callback(
-                arrival, command, decision, route.record, outcome.message_id, admission, event, on_recorded
-            )
+            self._outcomes.delivered_callback(arrival, command, decision, route.record, outcome, event, ids.archived, on_recorded)
         except Exception as error:  # a bug: the caller must not wait for ever
             on_dispatched(error)
 
@@ -118,8 +127,10 @@ class DirectDelivery:
 
 
 def delivery_context(arrival: Arrival, record: RouteRecord) -> RequestContext:
-    """The context of the message: the tenant is that of the route."""
-    return RequestContext(_caller(record.tenant), arrival.context.request_id, traceparent=arrival.context.traceparent)
+    """The context of the message: the tenant is that of the route, the span one of its own, which the caller must end."""
+    parent = arrival.context.span
+    context = RequestContext(_caller(record.tenant), arrival.context.request_id, traceparent=arrival.context.traceparent)
+    return context if parent is None else publishing(context, parent, record.queue)[0]
 
 
 @lru_cache(maxsize=1024)

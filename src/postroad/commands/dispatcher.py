@@ -21,7 +21,7 @@ from postroad.api.commands import (
 )
 from postroad.api.queues import IdempotencyMismatch
 from postroad.commands import metrics, shield
-from postroad.commands.arrival import Arrival, Decision, message_of
+from postroad.commands.arrival import Arrival, Decision, ids_of, message_of
 from postroad.commands.assessment import Assessed, Assessor, Beginning
 from postroad.commands.ban_view import BanView
 from postroad.commands.dedupe import body_hash, event_of, first_event, marker_of
@@ -52,6 +52,7 @@ from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import EngineUnavailable, PostroadError, Unavailable
 from postroad.kernel.futures import resolve
+from postroad.kernel.spans import NO_SPAN
 from postroad.queues.message_writes import Delivered, DeliveryMarker
 from postroad.queues.publishing import Publisher
 from postroad.queues.records import StoredMessage
@@ -265,13 +266,15 @@ class Dispatcher:
             self._direct.start(direct, admission, partial(resolve, future))
             return await future
         record, source, started_ms = route.record, arrival.sender.source, self._clock()
-        message = message_of(arrival, command, record, decision.path)
+        context, ids = delivery_context(arrival, record), ids_of(arrival, command)
+        message = message_of(arrival, command, record, decision.path, ids, context.traceparent)
         is_strict = record.dedupe_mode == "strict"
-        event = first_event(arrival, command, decision, elapsed_ms(arrival), started_ms if is_strict else None)
+        event = first_event(ids, decision, admission, elapsed_ms(arrival), started_ms if is_strict else None)
         marker = marker_of(route, source, command, event) if is_strict else None
         delay_ms = max(0, admission.deliver_at_ms - message.at) if admission.deliver_at_ms else 0
         try:
-            delivered = await self._store(arrival, command, record, message, marker, delay_ms)
+            with context.span or NO_SPAN:
+                delivered = await self._store(context, arrival, command, record, message, marker, delay_ms)
         except DeliveryFailure as problem:
             self._limiter.release(route, source, admission)
             raise await self.outcomes.failed(arrival, command, decision, problem) from problem
@@ -286,7 +289,7 @@ class Dispatcher:
         audit_grant(self._auditor, self._cache, arrival, command, record, self._clock())
         if not is_strict:
             event = msgspec.structs.replace(event, latency_ms=elapsed_ms(arrival))
-        await self.outcomes.delivered(arrival, command, decision, record, delivered.message_id, admission, event)
+        await self.outcomes.delivered(arrival, command, decision, record, delivered.message_id, event, ids.archived)
         if marker is not None:
             first_delivery = FirstDelivery(delivered.message_id, marker.body, started_ms + marker.ttl_ms)
             self._warm.seen.add(route.key, source, command.command_id, first_delivery)
@@ -308,6 +311,7 @@ class Dispatcher:
 
     async def _store(
         self,
+        context: RequestContext,
         arrival: Arrival,
         command: Accepted,
         record: RouteRecord,
@@ -316,7 +320,7 @@ class Dispatcher:
         delay_ms: int,
     ) -> Delivered:
         """Raises DeliveryFailure, IdempotencyMismatch; EngineUnavailable, Overloaded."""
-        context, replay = delivery_context(arrival, record), arrival.replay
+        replay = arrival.replay
         first = None if replay is None else replay.marker(arrival.sender.source, command.command_id)
         try:
             return await self._publisher.deliver(
@@ -346,13 +350,11 @@ def _count_problem(problem: PostroadError) -> None:
 
 
 def _count_uses(assessed: Assessed) -> None:
-    metrics.cache_use("secrets", assessed.begun.secrets_phase.value).inc()
     found = assessed.found
     if found is None or isinstance(found, Invalid):
-        return
-    metrics.cache_use("routes", found.phases.routes.value).inc()
-    if found.phases.grants is not None:
-        metrics.cache_use("grants", found.phases.grants.value).inc()
+        metrics.count_cache_uses(assessed.begun.secrets_phase, None, None)
+    else:
+        metrics.count_cache_uses(assessed.begun.secrets_phase, found.phases.routes, found.phases.grants)
 
 
 def _denied(source: str, command: Accepted) -> AclDenied:

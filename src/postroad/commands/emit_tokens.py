@@ -5,11 +5,14 @@
 A token becomes invalid with the text of its key, the trust of the service, the service or the tenant.
 """
 
+from typing import NamedTuple
+
 import msgspec
 
 from postroad.access.authentication import EMIT_PREFIX
 from postroad.access.identity_cache import IdentityCache
-from postroad.access.records import earliest
+from postroad.access.keys import key_hash
+from postroad.access.records import KeyRecord, earliest
 from postroad.api.commands import SourceRefused
 from postroad.commands.records import ServiceRecord, service_key
 from postroad.crypto.signing import SignatureInvalid, Signer
@@ -18,6 +21,7 @@ from postroad.kernel.clock import Clock
 from postroad.kernel.identity import Caller, Credential, Scope
 
 _OWNER = b"emit"
+_VERIFIED_MAX = 10_000
 
 
 class _EmitToken(msgspec.Struct, frozen=True, array_like=True):
@@ -33,9 +37,18 @@ class _EmitToken(msgspec.Struct, frozen=True, array_like=True):
 _decode = msgspec.msgpack.Decoder(_EmitToken).decode
 
 
+class _Verified(NamedTuple):
+    """The caller of a token, and the records by which it was verified."""
+
+    caller: Caller
+    service: ServiceRecord
+    key: KeyRecord
+
+
 class EmitTokens:
     def __init__(self, services: ReplicatedTable[ServiceRecord], identities: IdentityCache, signer: Signer, clock: Clock) -> None:
         self._services, self._identities, self._signer, self._clock = services, identities, signer, clock
+        self._verified: dict[str, _Verified] = {}  # by the hash of the token's text
 
     def issue(self, caller: Caller, record: ServiceRecord, seconds: int) -> tuple[str, int]:
         """A token, which expires with the key at the latest, and its expiry in milliseconds. Raises SourceRefused."""
@@ -45,6 +58,17 @@ class EmitTokens:
         expires_at_ms = min(wanted, caller.expires_at_ms or wanted)
         token = _EmitToken(1, record.tenant, record.name, record.incarnation, caller.key_id, caller.text_id, expires_at_ms)
         return EMIT_PREFIX + self._signer.sign(_OWNER, msgspec.msgpack.encode(token)), expires_at_ms
+
+    def cached_caller(self, text: str, named_tenant: str | None) -> Caller | None:
+        """The caller of a token that was verified before, if its service and key have not changed since; None for all others."""
+        known = self._verified.get(key_hash(text))
+        if known is None:
+            return None
+        caller, service, key = known
+        if caller.expires_at_ms is None or caller.expires_at_ms <= self._clock() or named_tenant not in (None, caller.tenant):
+            return None
+        is_current = self._services.get(service.key) is service and self._identities.keys.get(key.id) is key
+        return caller if is_current and self._identities.is_served(caller.tenant) else None
 
     async def authenticate(self, text: str, named_tenant: str | None) -> Caller | None:
         """The caller of a token, None if it is invalid. `named_tenant` is the tenant that the request names."""
@@ -77,4 +101,9 @@ class EmitTokens:
             max_requests_per_second=key.max_requests_per_second,
             max_live_connections=key.max_live_connections,
         )
-        return caller if caller.may_use("service", token.service) else None
+        if not caller.may_use("service", token.service):
+            return None
+        if len(self._verified) >= _VERIFIED_MAX:
+            self._verified.clear()
+        self._verified[key_hash(text)] = _Verified(caller, service, key)
+        return caller

@@ -26,29 +26,39 @@ class WarmBan(NamedTuple):
     is_first: bool
 
 
+class _Tally:
+    """Commands by sender, and their sum: with many senders it would cost more than the rest."""
+
+    __slots__ = ("by_source", "total")
+
+    def __init__(self) -> None:
+        self.by_source: dict[str, int] = {}
+        self.total = 0
+
+    def add(self, source: str) -> None:
+        counts = self.by_source
+        name = source if source in counts or len(counts) < _SOURCES_MAX else _OTHERS
+        counts[name] = counts.get(name, 0) + 1
+        self.total += 1
+
+    def dominance(self, source: str, rules: Fairness) -> Shares | None:
+        """The shares of a sender that has more than its share while others compete; else None. Never without competitors, or for
+        a few commands."""
+        own, total, others = self.by_source.get(source, 0), self.total, len(self.by_source) - 1
+        if not rules.enabled or own < DISPATCHES_MIN or others <= 0 or own / total <= rules.dominant_share:
+            return None
+        competing = (total - own) / total
+        competes = competing >= rules.meaningful_share or others >= rules.competing_sources
+        return Shares(own / total, competing, total) if competes else None
+
+
 class _Window:
     __slots__ = ("counts", "reported", "started_ms", "warm")
 
     def __init__(self, started_ms: int) -> None:
         self.started_ms = started_ms
-        self.warm: dict[str, int] = {}
-        self.counts: dict[str, int] = {}
+        self.warm, self.counts = _Tally(), _Tally()
         self.reported: set[str] = set()
-
-
-def shares_of(counts: dict[str, int], source: str) -> Shares:
-    total, own = sum(counts.values()), counts.get(source, 0)
-    return Shares(own / total, (total - own) / total, total) if total else Shares(0.0, 0.0, 0)
-
-
-def is_dominant(counts: dict[str, int], source: str, rules: Fairness) -> bool:
-    """True if the sender has more than its share while others compete. Never without competitors, or for a few commands."""
-    own = counts.get(source, 0)
-    if not rules.enabled or own < DISPATCHES_MIN:
-        return False
-    shares, others = shares_of(counts, source), len(counts) - 1
-    competes = others > 0 and (shares.competing_share >= rules.meaningful_share or others >= rules.competing_sources)
-    return shares.source_share > rules.dominant_share and competes
 
 
 class FairnessCounters:
@@ -69,10 +79,12 @@ class FairnessCounters:
     def count(self, route: str, source: str, rules: Fairness, now_ms: int, *, is_warm: bool) -> WarmBan | None:
         """Count a dispatched command. Returns the ban if the sender loses the warm path by it."""
         window = self._window(route, rules, now_ms)
-        for counts in (window.counts, window.warm) if is_warm else (window.counts,):
-            name = source if source in counts or len(counts) < _SOURCES_MAX else _OTHERS
-            counts[name] = counts.get(name, 0) + 1
-        if not is_warm or not is_dominant(window.warm, source, rules):
+        window.counts.add(source)
+        if not is_warm:
+            return None
+        window.warm.add(source)
+        shares = window.warm.dominance(source, rules)
+        if shares is None:
             return None
         until_ms = now_ms + rules.ban_seconds * 1000
         if len(self._banned) >= _SOURCES_MAX:
@@ -80,7 +92,7 @@ class FairnessCounters:
         self._banned[route, source] = until_ms
         is_first = source not in window.reported
         window.reported.add(source)
-        return WarmBan(shares_of(window.warm, source), until_ms, is_first)
+        return WarmBan(shares, until_ms, is_first)
 
     def is_banned(self, route: str, source: str, now_ms: int) -> bool:
         if not self._banned:
@@ -95,5 +107,4 @@ class FairnessCounters:
 
     def dominance(self, route: str, source: str, rules: Fairness, now_ms: int) -> Shares | None:
         """The shares of a sender that dominates all commands of the window, those of the slow path included; else None."""
-        counts = self._window(route, rules, now_ms).counts
-        return shares_of(counts, source) if is_dominant(counts, source, rules) else None
+        return self._window(route, rules, now_ms).counts.dominance(source, rules)

@@ -111,8 +111,11 @@ class Limiter:
 
     def release(self, route: KnownRoute, source: str, admission: Admission) -> None:
         """Return the tokens of a command that was not delivered."""
-        if route.limit is not None and admission.interval is not None and not admission.deliver_at_ms:
-            self._tokens.give_back(route.key, route.limit, admission.interval)
+        if route.limit is not None and admission.interval is not None:
+            if admission.deliver_at_ms:
+                self._tokens.give_back_at(route.key, route.limit, admission.deliver_at_ms)
+            else:
+                self._tokens.give_back(route.key, route.limit, admission.interval)
         if admission.quota_interval is not None:
             self._give_back_quota(route, source, Token(admission.quota_interval))
 

@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from postroad.kernel.buffered_metrics import Counter, Gauge, Histogram
+from postroad.kernel.buffered_metrics import Add, Counter, Gauge, Histogram, adder
 
 _commands = Counter(
     "postroad_commands_total",
@@ -89,16 +89,38 @@ def cache_use(cache_name: str, phase: str) -> Counter:
     return _cache_uses.labels(cache_name, phase)
 
 
+# Commands that are delivered
+
+
+def count_cache_uses(secrets: str, routes: str | None, grants: str | None) -> None:
+    """Count the phases in which the caches were used. None: not used."""
+    for add in _cache_adders(secrets, routes, grants):
+        add(1)
+
+
+@cache
+def _cache_adders(secrets: str, routes: str | None, grants: str | None) -> tuple[Add, ...]:
+    used = {"secrets": secrets, "routes": routes, "grants": grants}
+    return tuple(adder(cache_use(name, str(phase))) for name, phase in used.items() if phase is not None)
+
+
+def count_delivered(path: str, seconds: float, target: str, command: str) -> None:
+    _add_delivered(1)
+    dispatch_seconds(path).observe(seconds)
+    _route_adder(target, command)(1)
+
+
 _ROUTES_MAX = 200
-_children: dict[tuple[str, str], Counter] = {}
+_add_delivered = adder(outcome("delivered"))
+_route_adders: dict[tuple[str, str], Add] = {}
 
 
-def count_route(target: str, command: str) -> None:
+def _route_adder(target: str, command: str) -> Add:
     """Routes after the first ones share the label `other`, which bounds the number of series."""
-    child = _children.get((target, command))
-    if child is None:
-        is_named = len(_children) < _ROUTES_MAX
-        child = _by_route.labels(*((target, command) if is_named else ("other", "other")))
+    add = _route_adders.get((target, command))
+    if add is None:
+        is_named = len(_route_adders) < _ROUTES_MAX
+        add = adder(_by_route.labels(*((target, command) if is_named else ("other", "other"))))
         if is_named:
-            _children[target, command] = child
-    child.inc()
+            _route_adders[target, command] = add
+    return add

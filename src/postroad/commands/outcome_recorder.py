@@ -6,15 +6,15 @@ from functools import partial
 from postroad.api.commands import CommandInvalid, RouteMissing
 from postroad.commands import metrics
 from postroad.commands.archive import CommandArchive
-from postroad.commands.arrival import Arrival, Decision, derived
+from postroad.commands.arrival import Arrival, Decision
 from postroad.commands.dedupe import FirstEvent
 from postroad.commands.events import CommandDelivered, CommandDuplicate, CommandEvent, CommandFailed, CommandRefused
-from postroad.commands.limiter import Admission
 from postroad.commands.records import RouteRecord
 from postroad.commands.sender_notices import SenderNotices
 from postroad.commands.shield import Accepted, Invalid
 from postroad.kernel.clock import rfc3339
 from postroad.kernel.errors import EngineUnavailable, PostroadError
+from postroad.queues.message_writes import Delivered
 from postroad.telemetry.flow_counters import FlowCounters
 from postroad.telemetry.outbox import Outbox
 
@@ -40,11 +40,14 @@ class OutcomeRecorder:
         decision: Decision,
         record: RouteRecord,
         message_id: str,
-        admission: Admission,
         first: FirstEvent,
+        line_id: str,
     ) -> None:
-        """Raises EngineUnavailable. `first` are the parts of the event that a repeated delivery has, too."""
-        await self._commit(arrival, *self._delivered_events(arrival, command, record, message_id, admission, first))
+        """`first` are the parts of the event that a repeated delivery has, too; `line_id` is the id of the archived line.
+
+        Raises EngineUnavailable.
+        """
+        await self._commit(arrival, *self._delivered_events(arrival, command, record, message_id, first, line_id))
         self._count_delivered(arrival, decision, record, first)
 
     def delivered_callback(
@@ -53,15 +56,15 @@ class OutcomeRecorder:
         command: Accepted,
         decision: Decision,
         record: RouteRecord,
-        message_id: str,
-        admission: Admission,
+        delivered: Delivered,
         first: FirstEvent,
+        line_id: str,
         on_recorded: OnRecorded,
     ) -> None:
-        """Like `delivered`, but calls `on_recorded` with the error or None. Does not raise."""
-        events = self._delivered_events(arrival, command, record, message_id, admission, first)
+        """Like `delivered`, but calls `on_recorded` with the error or None, once the message is durable, too. Does not raise."""
+        events = self._delivered_events(arrival, command, record, delivered.message_id, first, line_id)
         on_committed = partial(self._on_delivered, arrival, decision, record, first, on_recorded)
-        self._outbox.commit_callback(arrival.context, events, on_committed)
+        self._outbox.commit_callback(arrival.context, events, on_committed, delivered.written)
 
     def _on_delivered(
         self,
@@ -81,35 +84,13 @@ class OutcomeRecorder:
             on_recorded(None)
 
     def _delivered_events(
-        self,
-        arrival: Arrival,
-        command: Accepted,
-        record: RouteRecord,
-        message_id: str,
-        admission: Admission,
-        first: FirstEvent,
+        self, arrival: Arrival, command: Accepted, record: RouteRecord, message_id: str, first: FirstEvent, line_id: str
     ) -> list[CommandEvent]:
-        event = CommandDelivered(
-            event_id=first.event_id,
-            timestamp="" if first.at_ms is None else rfc3339(first.at_ms),
-            source=arrival.sender.source,
-            command_id=command.command_id,
-            target=record.target,
-            command_name=command.name,
-            message_id=message_id,
-            path=first.path,
-            escalated=first.escalated,
-            dispatch_latency_ms=first.latency_ms,
-            deliver_at=rfc3339(admission.deliver_at_ms) if admission.deliver_at_ms else None,
-            shadow="rate-limit-exceeded" if admission.is_over_limit else None,
-            **arrival.replay_fields,
-        )
-        return self._with_line(arrival, command, event, derived(arrival, command, "archived"))
+        event = _delivered_event(arrival, command, record, message_id, first)
+        return self._with_line(arrival, command, event, line_id)
 
     def _count_delivered(self, arrival: Arrival, decision: Decision, record: RouteRecord, first: FirstEvent) -> None:
-        metrics.outcome("delivered").inc()
-        metrics.dispatch_seconds(decision.path).observe(first.latency_ms / 1000)
-        metrics.count_route(record.target, record.command)
+        metrics.count_delivered(decision.path, first.latency_ms / 1000, record.target, record.command)
         self._count_flow(arrival, record.tenant, f"{record.service}/{record.command}")
 
     async def duplicate(
@@ -132,21 +113,7 @@ class OutcomeRecorder:
             path=decision.path,
             **arrival.replay_fields,
         )
-        before: tuple[CommandEvent, ...] = ()
-        if first is not None:
-            again = CommandDelivered(
-                event_id=first.event_id,
-                timestamp="" if first.at_ms is None else rfc3339(first.at_ms),
-                source=arrival.sender.source,
-                command_id=command.command_id,
-                target=record.target,
-                command_name=command.name,
-                message_id=message_id,
-                path=first.path,
-                escalated=first.escalated,
-                dispatch_latency_ms=first.latency_ms,
-            )
-            before = (again,)
+        before = () if first is None else (_delivered_event(arrival, command, record, message_id, first),)
         line = self._archive.line(event, arrival.sender, arrival.received_at_ms, command, "")
         await self._commit(arrival, *before, event, *line)
         metrics.outcome("duplicate").inc()
@@ -170,7 +137,7 @@ class OutcomeRecorder:
     async def failed(self, arrival: Arrival, command: Accepted, decision: Decision, problem: PostroadError) -> PostroadError:
         """The error of a command that was not delivered, once its event is durable."""
         event = CommandFailed(
-            event_id="" if arrival.replay is None else derived(arrival, command, f"failed {problem.code}"),
+            event_id=_replay_id(arrival, command, f"failed {problem.code}"),
             source=arrival.sender.source,
             command_id=command.command_id,
             target=f"{command.target_tenant}/{command.target_service}",
@@ -181,7 +148,7 @@ class OutcomeRecorder:
             **arrival.replay_fields,
             **problem.extra,  # type: ignore[arg-type]  # hints
         )
-        line_id = "" if arrival.replay is None else derived(arrival, command, f"archived {problem.code}")
+        line_id = _replay_id(arrival, command, f"archived {problem.code}")
         await self._commit(arrival, *self._with_line(arrival, command, event, line_id))
         metrics.outcome("failed", problem.code).inc()
         if not isinstance(problem, RouteMissing):
@@ -205,3 +172,30 @@ class OutcomeRecorder:
         except EngineUnavailable:
             if self.needs_telemetry:
                 raise
+
+
+def _delivered_event(
+    arrival: Arrival, command: Accepted, record: RouteRecord, message_id: str, first: FirstEvent
+) -> CommandDelivered:
+    """Identical for a first delivery and for its repetition with the same `first`."""
+    return CommandDelivered(
+        event_id=first.event_id,
+        timestamp="" if first.at_ms is None else rfc3339(first.at_ms),
+        source=arrival.sender.source,
+        command_id=command.command_id,
+        target=record.target,
+        command_name=command.name,
+        message_id=message_id,
+        path=first.path,
+        escalated=first.escalated,
+        dispatch_latency_ms=first.latency_ms,
+        deliver_at=rfc3339(first.deliver_at_ms) if first.deliver_at_ms else None,
+        shadow="rate-limit-exceeded" if first.is_over_limit else None,
+        **arrival.replay_fields,
+    )
+
+
+def _replay_id(arrival: Arrival, command: Accepted, kind: str) -> str:
+    """An id that a replay has in every attempt; empty for other commands, whose attempts fail one by one."""
+    replay = arrival.replay
+    return "" if replay is None else replay.derived_id(arrival.sender.source, command.command_id, kind)

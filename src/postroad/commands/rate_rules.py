@@ -157,11 +157,12 @@ def _borrow(now: RateRecord, limit: Limit, now_ms: int, wanted: int) -> tuple[in
     return tuple((first + (now.debt + number) // limit.max) * limit.interval_ms for number in range(count))
 
 
-def give_back(record: RateRecord | None, limit: Limit, interval: int, count: int) -> RateRecord | None:
-    """The record after unused tokens of an interval were returned; None if they no longer count."""
-    if record is None or record.interval != interval or record.interval_ms != limit.interval_ms or not count:
+def give_back(record: RateRecord | None, limit: Limit, now_ms: int, interval: int, count: int) -> RateRecord | None:
+    """The record after unused tokens of the present interval were returned. None: they do not count any more, or not yet."""
+    if record is None or record.interval_ms != limit.interval_ms or not count:
         return None
-    return msgspec.structs.replace(record, used=max(0, record.used - count))
+    now = current(record, limit, now_ms)
+    return msgspec.structs.replace(now, used=max(0, now.used - count)) if now.interval == interval else None
 
 
 def retry_at_ms(record: RateRecord, limit: Limit, now_ms: int) -> int:

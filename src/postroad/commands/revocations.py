@@ -23,9 +23,10 @@ class RevocationAuditor:
         self._pairs = 0
 
     def record(self, route: RouteRecord, source: str, at_ms: int) -> None:
-        senders = self._dispatched.get(route.key)
+        key = route.key
+        senders = self._dispatched.get(key)
         if senders is None:
-            senders = self._dispatched[route.key] = {}
+            senders = self._dispatched[key] = {}
         if source not in senders:
             self._pairs += 1
             while self._pairs > _PAIRS_MAX and len(self._dispatched) > 1:
@@ -50,13 +51,23 @@ class RevocationAuditor:
                     continue
                 del senders[source]
                 self._pairs -= 1
-                self._report(
-                    ExecutedAfterAclRevoked(
-                        tenant=source.partition("/")[0],
-                        source=source,
-                        target=route.target,
-                        command_name=route.command,
-                        stale_duration_seconds=(at_ms - revoked.at_ms) / 1000,
-                        acl_revocation_timestamp=rfc3339(revoked.at_ms),
-                    )
-                )
+                self._report(_event(source, route.target, route.command, at_ms, revoked.at_ms))
+
+    def check_deleted(self, key: str, target: str, command: str, deleted_at_ms: int) -> None:
+        """Report the dispatches after the deletion of a route, which revoked all its grants."""
+        senders = self._dispatched.pop(key, {})
+        self._pairs -= len(senders)
+        for source, at_ms in senders.items():
+            if at_ms > deleted_at_ms:
+                self._report(_event(source, target, command, at_ms, deleted_at_ms))
+
+
+def _event(source: str, target: str, command: str, at_ms: int, revoked_at_ms: int) -> ExecutedAfterAclRevoked:
+    return ExecutedAfterAclRevoked(
+        tenant=source.partition("/")[0],
+        source=source,
+        target=target,
+        command_name=command,
+        stale_duration_seconds=(at_ms - revoked_at_ms) / 1000,
+        acl_revocation_timestamp=rfc3339(revoked_at_ms),
+    )

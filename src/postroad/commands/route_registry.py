@@ -12,6 +12,7 @@ from postroad.api.commands import (
     RouteDefinition,
 )
 from postroad.api.pages import Page
+from postroad.commands.limit_records import QuotaRecord
 from postroad.commands.records import (
     GrantRecord,
     RevokedGrant,
@@ -43,6 +44,7 @@ class RouteRegistry:
     def __init__(
         self,
         table: ReplicatedTable[RouteRecord],
+        quotas: ReplicatedTable[QuotaRecord],
         services: ServiceRegistry,
         queues: QueueLifecycle,
         tenant_settings: TenantSettingsStore,
@@ -52,7 +54,8 @@ class RouteRegistry:
         is_encrypted: bool | None,
         requires_encryption: bool,
     ) -> None:
-        self.table, self._services, self._queues, self._tenant_settings = table, services, queues, tenant_settings
+        self.table, self._quotas, self._services = table, quotas, services
+        self._queues, self._tenant_settings = queues, tenant_settings
         self._audit, self._clock = audit, clock
         self.is_encrypted, self.requires_encryption = is_encrypted, requires_encryption
 
@@ -114,6 +117,7 @@ class RouteRegistry:
                     return result[1], False
                 continue
             self._check_count(context.tenant)
+            await self._delete_quotas(key)  # of an earlier route, if its deletion was interrupted
             record = RouteRecord(
                 tenant=context.tenant, service=service, command=command, created_at_ms=now, updated_at_ms=now, **fields
             )
@@ -139,11 +143,16 @@ class RouteRegistry:
             raise PreconditionFailed("this installation requires encryption at rest, and the engine does not encrypt its data")
 
     async def delete(self, context: RequestContext, service: str, command: str) -> None:
-        """Delete the route with its grants. Raises CommandRouteNotFound, Conflict."""
+        """Delete the route with its grants and quotas. Raises CommandRouteNotFound, Conflict."""
         record = await self.find(context.tenant, service, command)
         revision = self.table.revision(record.key)
         async with self._audit.change(context, "registry.route.delete", f"{service}/{command}", before=route_of(record)):
             await self.table.delete(record.key, revision)
+            await self._delete_quotas(record.key)
+
+    async def _delete_quotas(self, route: str) -> None:
+        for key in list(self._quotas.keys_under(f"{route}.")):
+            await self._quotas.delete(key)
 
     async def delete_all(self, tenant: str) -> None:
         """Delete all routes of a tenant. May be repeated after an interruption."""

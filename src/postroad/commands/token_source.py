@@ -92,6 +92,11 @@ class TokenSource:
         line.returned[interval] = line.returned.get(interval, 0) + count
         self._start(key, line)
 
+    def give_back_at(self, key: str, limit: Limit, at_ms: int) -> None:
+        """Return a token that was borrowed from a later interval, once that has begun: earlier it could be borrowed twice."""
+        seconds = max(0.0, (at_ms - self._clock()) / 1000)
+        asyncio.get_running_loop().call_later(seconds, self.give_back, key, limit, at_ms // limit.interval_ms)
+
     def known_limit(self, key: str) -> Limit | None:
         """The limit that tokens were last acquired under."""
         line = self._lines.get(key)
@@ -143,7 +148,7 @@ class TokenSource:
                 await self._read(key, line)
             now, before, limit = self._clock(), line.record, line.limit
             for interval, count in returned.items():
-                before = rate_rules.give_back(before, limit, interval, count) or before
+                before = rate_rules.give_back(before, limit, now, interval, count) or before
             acquired = rate_rules.acquire(
                 before,
                 limit,
