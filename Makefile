@@ -10,7 +10,7 @@ COMPOSE_BUILD ?= docker build -f deploy/Dockerfile
 COMPILE := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --upgrade \
 	--no-header --no-emit-index-url --no-emit-find-links --no-emit-package spark-jetstream
 
-.PHONY: help setup containers dashboards up down run console browser-test screenshots test test-unit conformance chaos regions check format schemathesis soak generate docs lock bench bench-pipeline clean
+.PHONY: help setup containers dashboards up down run console js-client browser-test screenshots test test-unit conformance chaos regions check format schemathesis soak generate docs site lock bench bench-pipeline clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:[^#]*## /\t/' | expand -t 12
@@ -28,6 +28,9 @@ console: setup ## Build the web console, which `make run` and the browser tests 
 	@sh scripts/build-console
 	@sh scripts/check-console
 
+js-client: setup ## Build the JavaScript client into clients/js/dist, which its tests do by themselves
+	@sh scripts/build-js-client
+
 test: setup ## Run every test, or those of one folder (PKG=queues) or tier (TIER=unit|engine|browser|spark|slow); THOROUGH=1 tries more examples
 	@sh scripts/setup-java
 	@sh scripts/setup-node
@@ -35,8 +38,10 @@ test: setup ## Run every test, or those of one folder (PKG=queues) or tier (TIER
 	@sh scripts/setup-netns
 	@sh scripts/setup-prometheus
 	@sh scripts/setup-rabbitmq
+	@sh scripts/setup-recipes
 	@sh scripts/setup-browser
 	@sh scripts/build-console
+	@sh scripts/build-js-client
 	@$(PYTEST) $(if $(TIER),-m $(TIER)) $(if $(PKG),$(wildcard tests/$(PKG) packages/$(PKG)))
 
 test-unit: setup ## Run the tests that start no process: seconds (PKG=queues)
@@ -45,6 +50,7 @@ test-unit: setup ## Run the tests that start no process: seconds (PKG=queues)
 browser-test: setup ## The console in a browser, on an installation of its own
 	@sh scripts/setup-browser
 	@sh scripts/build-console
+	@sh scripts/build-js-client
 	@$(PYTEST) -m browser tests/browser
 
 screenshots: setup ## Make the screenshots of docs/console.md from demonstration traffic
@@ -81,8 +87,9 @@ up: setup ## Start a whole installation in containers (COMPOSE="docker compose")
 down: ## Stop the containers of `make up`; volumes and secrets stay
 	@$(COMPOSE) -f deploy/compose.yaml down
 
-containers: setup ## Build the images, run deploy/compose.yaml with podman, kill and replace every container under load: a quarter of an hour, as root
-	@$(BIN)/python -m tests.deployment.containers
+containers: setup ## Build the images, run deploy/compose.yaml with podman, kill and replace every container under load: five minutes, as root; installs podman
+	@sh scripts/setup-podman
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.deployment.containers
 
 dashboards: setup ## Write the alert rules and dashboards of deploy/ from the list in src/postroad/monitoring
 	@$(BIN)/python scripts/write_dashboards.py
@@ -103,6 +110,10 @@ generate: setup ## Write the SDK's and the CLI's modules that follow from the ro
 docs: setup ## Write the reference pages that come from the code
 	@$(BIN)/python scripts/write_docs.py
 
+site: setup ## Build the documentation into build/site, after its examples ran as tests (EXAMPLES=0 skips them): search, versions, no dead link
+	@$(if $(filter 0,$(EXAMPLES)),,$(PYTEST) -q tests/test_examples.py tests/examples)
+	@$(BIN)/python scripts/build_site.py
+
 lock: setup ## Resolve the dependencies again: requirements.lock to run Postroad, requirements-dev.lock for the rest
 	@$(COMPILE) pyproject.toml --extra pipeline --extra console --extra rabbitmq --group build -o requirements.lock
 	@$(COMPILE) --group dev --constraints requirements.lock -o requirements-dev.lock
@@ -121,6 +132,7 @@ bench: setup ## Measure Postroad beside its peers (installs them); writes benchm
 	@$(BIN)/python -m benchmarks.sns
 	@$(BIN)/python -m benchmarks.sqs
 	@$(BIN)/python -m benchmarks.aws_peers
+	@$(BIN)/python -m benchmarks.rabbitmq
 
 clean: ## Remove .venv and caches (never var/)
-	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build packages/*/build tests/conformance/node_modules console/node_modules src/postroad/console/static
+	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build packages/*/build tests/conformance/node_modules console/node_modules clients/js/node_modules clients/js/dist src/postroad/console/static

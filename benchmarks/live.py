@@ -160,7 +160,7 @@ def measure(side: Side, name: str, readers: int, messages: int, per_second: floa
         with subprocess.Popen([*command, str(file), *headers], stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             if process.stdout.readline() != "connected\n":
-                raise SystemExit(f"{side.name}: the readers could not connect")
+                raise Unavailable(f"{readers} readers could not connect")
             time.sleep(SETTLE_SECONDS)  # pushpin confirms a socket a little before it has subscribed it
             before = processor_seconds(side.pids)
             sent = write(side, name, messages, per_second)
@@ -191,10 +191,19 @@ def compare(messages: int, sizes: list[int]) -> str:
     with sides() as every:
         for readers in sizes:
             results: dict[str, list[Result]] = {}
+            refused: dict[str, str] = {}
             for number in range(ROUNDS):
                 for side in every if number % 2 == 0 else every[::-1]:
-                    results.setdefault(side.name, []).append(measure(side, f"f{readers}-{number}", readers, messages))
+                    if side.name in refused:
+                        continue
+                    try:
+                        results.setdefault(side.name, []).append(measure(side, f"f{readers}-{number}", readers, messages))
+                    except Unavailable as problem:
+                        refused[side.name] = str(problem)
             for side in every:
+                if side.name in refused:
+                    rows.append([readers, side.name, refused[side.name], "", "", ""])
+                    continue
                 calm = measure(side, f"c{readers}", readers, 3 * PACED, PACED)
                 best = results[side.name]
                 rate = sum(one.per_second for one in best) / len(best)

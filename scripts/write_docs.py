@@ -1,5 +1,6 @@
 """Generates the reference pages: settings, errors, scopes, events, the lake's tables, the tables of reports (`make docs`)."""
 
+import inspect
 import sys
 from pathlib import Path
 
@@ -77,7 +78,7 @@ def events_page() -> str:
         fields = msgspec.structs.fields(kind)
         version = next(field.default for field in fields if field.name == "version")
         names = ", ".join(f"`{field.encode_name}`" for field in fields if field.name != "version")
-        text = f"## `{event_name(kind)}`\n\nVersion {version}, on `{kind.stream}`. {kind.__doc__}\n"
+        text = f"## `{event_name(kind)}`\n\nVersion {version}, on `{kind.stream}`. {inspect.cleandoc(kind.__doc__ or '')}\n"
         action = ACTIONS.get(event_name(kind))
         if action is not None:
             text += f"\n**What to do**: {action}\n\n```json\n{_event_example(kind)}\n```\n"
@@ -89,17 +90,19 @@ def events_page() -> str:
 def _event_example(kind: type[Event]) -> str:
     """An event with a plausible value in every field."""
     values: dict[str, object] = {"event": event_name(kind)}
+    examples = {**_EXAMPLES, **_EXAMPLES_OF_TYPE.get(event_name(kind), {})}
     for field in msgspec.structs.fields(kind):
         text = str(field.type)
-        by_name = _EXAMPLES.get(field.encode_name)
         if field.name == "version":
             values["version"] = field.default
-        elif by_name is not None:
-            values[field.encode_name] = by_name
+        elif field.encode_name in examples:
+            values[field.encode_name] = examples[field.encode_name]
         elif "list" in text:
             values[field.encode_name] = ["acme/bot"]
+        elif "bool" in text or "int" in text or "float" in text:
+            values[field.encode_name] = True if "bool" in text else 12 if "int" in text else 0.25
         else:
-            values[field.encode_name] = True if "bool" in text else 12 if "int" in text else 0.25 if "float" in text else "…"
+            raise SystemExit(f"`_EXAMPLES` has no value of `{field.encode_name}`, for {event_name(kind)}")
     return msgspec.json.encode(values).decode()
 
 
@@ -115,7 +118,6 @@ _EXAMPLES: dict[str, object] = {
     "message_id": "019a9b3c-5f01-7c1e-9f6a-0a4b1c2d3e4f",
     "queue": "bot-post",
     "path": "fast",
-    "reason": "queue_unconsumed",
     "problems": ["old", "unpolled"],
     "version_id": "hmac-v1",
     "throttle_until": "2026-11-17T09:30:30.000Z",
@@ -134,6 +136,42 @@ _EXAMPLES: dict[str, object] = {
     "ban_applied_until": "2026-11-17T09:40:00.000Z",
     "expires_at": "2026-11-17T09:40:00.000Z",
     "deleted": False,
+    "deliver_at": None,
+    "shadow": None,
+    "dispatch_latency_ms": 2.417,
+    "source_share": 0.91,
+    "competing_share": 0.09,
+    "kind": "hard",
+    "size_bytes": 140_312_077,
+    "max_bytes": 134_217_728,
+    "oldest_age_ms": 840_000,
+    "expected_drain_seconds": 300,
+    "unhealthy_seconds": 1260.0,
+    "queue_age_seconds": 93_600.0,
+    "alert_id": "019a9b3c-5f02-8a31-9c6e-55b0c1d2e3f4",
+    "rule": "command-invalid",
+    "alert_event": "snavio.command.invalid",
+    "group": "acme/billing",
+    "severity": "critical",
+    "summary": "[critical] snavio.command.invalid of acme/billing, 12 times",
+    "resolved_by": "quiet",
+    "channel": "ops",
+    "error": "HTTP 503",
+}
+_SNAPSHOT: dict[str, object] = {"tenant": "_platform", "version_id": "1794907800000-5f2a9c"}
+_EXAMPLES_OF_TYPE: dict[str, dict[str, object]] = {
+    "snavio.command.invalid": {"reason": "timestamp-expired"},
+    "snavio.command.failed": {
+        "reason": "fairness-violation",
+        "detail": "the sender dominates the route, whose rate limit is exhausted",
+        "escalated": "warm_banned",
+        "dispatch_volume": 420,
+    },
+    "snavio.command.executed_after_acl_revoked": {"stale_duration_seconds": 1.0},
+    "ban.created": {"reason": "floods the route", "creator": "owner"},
+    "snavio.snapshot.too_large": _SNAPSHOT,
+    "snapshot.failed": {**_SNAPSHOT, "detail": "the snapshot that was read back is malformed"},
+    "snavio.telemetry.dropped": {"reason": "queue_unconsumed", "queue_age_seconds": 1_206_000.0, "dropped_events": 2118},
 }
 
 
@@ -218,7 +256,7 @@ def dictionary_page() -> str:
     )
     parts = [head, *map(_silver_table, silver_tables())]
     for table, (schema, what, columns) in _COLUMNS.items():
-        lines = "\n".join(f"| `{one.name}` | {one.dataType.simpleString()} | {columns.get(one.name, '')} |" for one in schema)
+        lines = "\n".join(f"| `{one.name}` | `{one.dataType.simpleString()}` | {columns.get(one.name, '')} |" for one in schema)
         parts.append(f"## `{table}`\n\n{what}\n\n| column | type | meaning |\n| --- | --- | --- |\n{lines}\n")
     return "\n".join(parts)
 
@@ -250,7 +288,7 @@ def _silver_table(table: str) -> str:
     for column in events_schema(table):
         names = having.get(column.name, [])
         who = "all" if len(names) == len(kinds) else ", ".join(f"`{name}`" for name in names)
-        rows.append(f"| `{column.name}` | {column.dataType.simpleString()} | {about.get(column.name, '')} | {who} |")
+        rows.append(f"| `{column.name}` | `{column.dataType.simpleString()}` | {about.get(column.name, '')} | {who} |")
     head = "| column | type | meaning | in the events |\n| --- | --- | --- | --- |\n"
     return f"## `{table}`\n\n{_SILVER[table]}\n\n{head}" + "\n".join(rows) + "\n"
 

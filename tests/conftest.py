@@ -1,5 +1,6 @@
 """What every test may ask for: the engine, a connection to it, and a name that nobody else uses."""
 
+import os
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -14,11 +15,17 @@ from tests.servers import OpenConnection, Server, TcpProxy
 
 
 @pytest.fixture(scope="session")
-def engine_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The engine that the tests of one worker share. Who wants to kill one takes `own_server`."""
-    server = Server(EmbeddedServerSettings(tmp_path_factory.mktemp("engine")))
+def engine_url(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[str]:
+    """The engine that the tests of one worker share. Who wants to kill one takes `own_server`.
+
+    If it ends, the test at that moment fails, and thousands of others need not. `scripts/test-again` shows the report.
+    """
+    server = Server(EmbeddedServerSettings(tmp_path_factory.mktemp("engine"))).start()
+    cache: pytest.Cache | None = getattr(pytestconfig, "cache", None)  # missing with `-p no:cacheprovider`
+    report = Path(os.devnull) if cache is None else cache.mkdir("engines") / f"ended-{os.getpid()}.log"
     try:
-        yield server.start().url
+        with server.kept_running(report):
+            yield server.url
     finally:
         server.stop()
 

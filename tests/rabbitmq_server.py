@@ -1,5 +1,6 @@
 """RabbitMQ servers for tests, from Debian's package (`scripts/setup-rabbitmq`)."""
 
+import asyncio
 import os
 import shutil
 import signal
@@ -7,10 +8,12 @@ import socket
 import subprocess
 import time
 import uuid
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from postroad.api.queues import ENGINE, RABBITMQ
 from postroad.runtime.embedded_server import free_port
 from postroad.runtime.process_supervisor import _die_with_parent
 
@@ -25,17 +28,24 @@ def is_installed() -> bool:
 needs_rabbitmq = pytest.mark.skipif(not is_installed(), reason="rabbitmq-server is not installed (scripts/setup-rabbitmq)")
 
 
+BACKENDS = [ENGINE, pytest.param(RABBITMQ, marks=needs_rabbitmq)]
+
+
 class RabbitServer:
     """A server that a test can kill, and start again on the same port and data. It has an epmd of its own, too."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._port = folder, free_port()
-        self.url = f"amqp://guest:guest@127.0.0.1:{self._port}/"
+    def __init__(self, folder: Path, *settings: str) -> None:
+        self._folder, self._settings = folder, settings
         self.process: subprocess.Popen[bytes] | None = None
         (folder / "home").mkdir(parents=True)
-        lines = [f"listeners.tcp.1 = 127.0.0.1:{self._port}", "loopback_users = none", "log.file.level = warning"]
-        (folder / "rabbitmq.conf").write_text("\n".join(lines) + "\n")
         (folder / "plugins").write_text("[].\n")
+        self._configure()
+
+    def _configure(self) -> None:
+        folder, self._port = self._folder, free_port()
+        self.url = f"amqp://guest:guest@127.0.0.1:{self._port}/"
+        lines = [f"listeners.tcp.1 = 127.0.0.1:{self._port}", "loopback_users = none", "log.file.level = warning"]
+        (folder / "rabbitmq.conf").write_text("\n".join([*lines, *self._settings]) + "\n")
         self._environment = {
             **os.environ,
             "HOME": str(folder / "home"),
@@ -52,7 +62,19 @@ class RabbitServer:
         }
 
     def start(self) -> "RabbitServer":
-        """Return once it accepts connections."""
+        """Return once it accepts connections. At its first start it may get other ports: another process can take a free one in
+        the seconds until it listens."""
+        for left in (2, 1, 0) if self.process is None else (0,):
+            if self._started():
+                return self
+            if left:
+                self._end_epmd()
+                self._configure()
+        raise AssertionError(f"RabbitMQ ended: {self.log[-500:]}")
+
+    def _started(self) -> bool:
+        """Start it; false if it ended instead."""
+        deadline = time.monotonic() + _START_SECONDS
         self.process = subprocess.Popen(
             [str(_PROGRAM)],
             env=self._environment,
@@ -62,12 +84,12 @@ class RabbitServer:
             start_new_session=True,
             preexec_fn=_die_with_parent,
         )
-        deadline = time.monotonic() + _START_SECONDS
         while not self._is_listening():
-            assert self.process.poll() is None, f"RabbitMQ ended with {self.process.returncode}: {self.log[-500:]}"
+            if self.process.poll() is not None:
+                return False
             assert time.monotonic() < deadline, f"RabbitMQ did not start: {self.log[-500:]}"
             time.sleep(0.05)
-        return self
+        return True
 
     def _is_listening(self) -> bool:
         """Ready once it answers the protocol header: it listens a little before."""
@@ -109,3 +131,15 @@ class RabbitServer:
     @property
     def log(self) -> str:
         return "".join(path.read_text(errors="replace") for path in (self._folder / "log").glob("*.log"))
+
+
+@pytest.fixture(scope="session")
+async def rabbit_server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RabbitServer]:
+    """The RabbitMQ that the tests of one folder and worker share."""
+    server = RabbitServer(tmp_path_factory.mktemp("rabbitmq"))
+    try:
+        if is_installed():
+            await asyncio.to_thread(server.start)  # seconds, during which the gateways run
+        yield server
+    finally:
+        await asyncio.to_thread(server.stop)

@@ -1,9 +1,11 @@
 """nats-server processes for tests, started like the embedded server, and a TCP proxy that loses replies."""
 
 import asyncio
+import json
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +20,8 @@ from postroad.runtime.process_supervisor import _die_with_parent
 from tests.waiting import eventually
 
 _USER, _PASSWORD = "tests", "only-on-loopback"
+_ANSWER_SECONDS = 40.0  # far more than a healthy server needs on a busy machine
+_ASK_SECONDS = 15.0
 OpenConnection = Callable[[str | ConnectionSettings], Awaitable[Connection]]
 
 
@@ -49,6 +53,7 @@ class Server:
             env=dict(self.command.env),
             pass_fds=self.command.pass_fds,
             stdin=subprocess.DEVNULL,
+            stderr=(self.settings.data_dir / "nats" / "stderr").open("ab"),
             start_new_session=True,
             preexec_fn=_die_with_parent,
         )
@@ -96,6 +101,57 @@ class Server:
     def log(self) -> str:
         path = self.settings.data_dir / "nats" / "nats.log"
         return path.read_text() if path.exists() else ""
+
+    def _answers(self, seconds: float) -> bool:
+        """True if JetStream describes all its streams, or the server has ended. A stream that is stuck blocks this."""
+        login = f'CONNECT {{"user": "{_USER}", "pass": "{_PASSWORD}", "verbose": false}}\r\nSUB answer 1\r\n'
+        try:
+            with socket.create_connection(("127.0.0.1", self.settings.port), seconds) as connection:
+                connection.sendall(login.encode())
+                reader, offset, total = connection.makefile("rb"), 0, 1
+                while offset < total:
+                    body = b'{"offset": %d}' % offset
+                    connection.sendall(b"PUB $JS.API.STREAM.LIST answer %d\r\n%b\r\n" % (len(body), body))
+                    while not (line := reader.readline()).startswith(b"MSG "):
+                        if not line:
+                            return True
+                    page = json.loads(reader.read(int(line.split()[-1])))
+                    offset, total = offset + max(1, len(page["streams"] or ())), page["total"]
+                return True
+        except TimeoutError:
+            return False
+        except OSError:
+            return True
+
+    @contextmanager
+    def kept_running(self, report: Path) -> Iterator[None]:
+        """Start the server again if it ends, or answers nothing for long, inside the block. Write what it printed to `report`."""
+        ended = threading.Event()
+
+        def watch() -> None:
+            asked_at = time.monotonic()
+            while not ended.wait(1):
+                assert self.process is not None
+                is_due = time.monotonic() > asked_at + _ASK_SECONDS
+                if is_due:
+                    asked_at = time.monotonic()
+                if is_due and self.process.poll() is None and not self._answers(_ANSWER_SECONDS):
+                    self.process.send_signal(signal.SIGABRT)  # it prints what each goroutine does
+                    self.process.wait()
+                if self.process.poll() is not None:
+                    printed = (self.settings.data_dir / "nats" / "stderr").read_text(errors="replace")
+                    report.write_text(
+                        f"The server ended with {self.process.returncode}.\n{printed[-20_000:]}\n{self.log[-20_000:]}"
+                    )
+                    self.start()
+
+        watching = threading.Thread(target=watch, daemon=True)
+        watching.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            watching.join()
 
     @property
     def store(self) -> Path:

@@ -55,6 +55,18 @@ async def test_the_sdk_example_works_off_its_orders(running: Installation) -> No
     assert output.splitlines()[-1] == "all 7 done"
 
 
+async def test_the_cloudevents_example_publishes_once_and_keeps_all_attributes(running: Installation) -> None:
+    script, key = str(ROOT / "examples" / "cloudevents.py"), running.credentials["tenant_key"]
+
+    output = await run([sys.executable, script], running, POSTROAD_URL=running.url, POSTROAD_KEY=key)
+
+    assert output.splitlines() == [
+        "published com.example.order.created once: True",
+        "received com.example.order.created from https://shop.example/eu, all attributes: True",
+        "AsyncAPI describes both: True",
+    ]
+
+
 async def test_the_load_test_example_compares_two_rates(running: Installation) -> None:
     key = running.credentials["tenant_key"]
     script = str(ROOT / "examples" / "console" / "load_test.py")
@@ -65,6 +77,21 @@ async def test_the_load_test_example_compares_two_rates(running: Installation) -
     assert [one[0] for one in found] == ["20", "60"]
     assert all(0 < int(published) == int(consumed) for _, published, consumed in found)
     assert output.splitlines()[-1] == "the third one was cancelled"
+
+
+async def test_the_declarations_example_undoes_a_change_by_hand(running: Installation) -> None:
+    script, key = str(ROOT / "examples" / "declarations" / "apply.py"), running.credentials["tenant_key"]
+
+    output = await run([sys.executable, script], running, seconds=120, POSTROAD_URL=running.url, POSTROAD_KEY=key)
+
+    assert output.splitlines() == [
+        "applied: True",
+        "the server is as the file says: True",
+        "changed by hand: True",
+        "attempts after the next apply: 3",
+        "resources of the manifest: 4",
+        "resources after an apply of an empty file with --prune: 0",
+    ]
 
 
 async def test_the_incident_example_redrives_only_those(running: Installation) -> None:

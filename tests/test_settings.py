@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroad.access.settings import AccessSettings
+from postroad.governance.settings import GovernanceSettings
+from postroad.queues.settings import QueuesSettings
 from postroad.settings import Secret, Settings, SettingsInvalid, env_name, load_settings, settings_table
 
 DOCS = Path(__file__).parent.parent / "docs" / "settings.md"
@@ -286,3 +288,46 @@ def test_an_installation_is_not_open_by_accident(tmp_path: Path) -> None:
         (config(tmp_path, 'open = true\nhost = "0.0.0.0"\n'), {}),
     ):
         assert "POSTROAD_OPEN" in faults(environ, dict[str, object](overrides))[0]
+
+
+# Variables without the prefix
+
+
+def test_plain_names_are_read() -> None:
+    environ = {
+        "RABBITMQ_URL": "amqps://u:p@one,amqps://u:p@two/v?cafile=/ca.pem",
+        "PREFETCH_DEFAULT": "20",
+        "PULL_MAX_DEFAULT": "50",
+        "VISIBILITY_TIMEOUT_DEFAULT_MS": "5000",
+        "RECEIPT_TTL_MAX_MS": "60000",
+        "IDEMPOTENCY_TTL_MS": "7000",
+        "AUDIT_MODE": "jobs_only",
+    }
+    settings = load_settings(environ)
+    queues, governance = settings.section(QueuesSettings), settings.section(GovernanceSettings)
+    assert (queues.rabbitmq_url, queues.rabbitmq_prefetch) == (Secret(environ["RABBITMQ_URL"]), 20)
+    assert (governance.pull_messages_max, governance.visibility_timeout_ms) == (50, 5000)
+    assert (governance.receipt_ttl_max_ms, governance.idempotency_ttl_ms, governance.audit_mode) == (60000, 7000, "jobs_only")
+
+
+def test_plain_names_are_read_from_the_environment_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUDIT_MODE", "off")
+    assert load_settings().section(GovernanceSettings).audit_mode == "off"
+
+
+def test_a_plain_name_that_contradicts_stops_the_start() -> None:
+    same = {"AUDIT_MODE": "off", "POSTROAD_AUDIT_MODE": "off"}
+    assert load_settings(same).section(GovernanceSettings).audit_mode == "off"
+    [fault] = faults({"AUDIT_MODE": "off", "POSTROAD_AUDIT_MODE": "full"})
+    assert fault == "AUDIT_MODE: contradicts POSTROAD_AUDIT_MODE; remove one of the two"
+
+
+def test_a_faulty_plain_name_is_reported() -> None:
+    assert faults({"PULL_MAX_DEFAULT": "many"})
+    assert faults({"RABBITMQ_URL": "http://one"})
+
+
+def test_the_default_backend_needs_its_server() -> None:
+    [fault] = faults({"POSTROAD_QUEUE_BACKEND": "rabbitmq"})
+    assert "POSTROAD_RABBITMQ_URL" in fault
+    load_settings({"POSTROAD_QUEUE_BACKEND": "rabbitmq", "RABBITMQ_URL": "amqp://u:p@one/"})

@@ -57,7 +57,7 @@ def running_topic(sync: str) -> Iterator[Queue]:
 
 
 _VERSION = partial(version, "postroad")
-_ONE_PULL = "pull(1) + ack"
+_ONE_PULL = "pull, then ack of what it returned"
 GROUP = Peer(
     "Postroad, sync group",
     FSYNC,

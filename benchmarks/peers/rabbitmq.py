@@ -31,7 +31,8 @@ _HEADERS = {**JSON, "Authorization": "Basic " + base64.b64encode(b"guest:guest")
 
 
 @contextlib.contextmanager
-def running() -> Iterator[Queue]:
+def server() -> Iterator[tuple[str, str]]:
+    """The URLs of a server: of its management API and for AMQP."""
     epmd = shutil.which("epmd")
     if epmd is None or not _SERVER.exists():
         raise Unavailable("rabbitmq-server is not installed")
@@ -59,22 +60,35 @@ def running() -> Iterator[Queue]:
         stack.enter_context(process([epmd, "-port", str(names), "-address", "127.0.0.1"], home))
         stack.enter_context(process([_SERVER], home, environment))
         url = f"http://127.0.0.1:{port}"
-        wait_for(url, Request("GET", "/api/overview", headers=_HEADERS))
-        settled(url, Request("PUT", "/api/queues/%2f/bench", '{"durable":true}', _HEADERS))
-        message = {"properties": {"delivery_mode": 2}, "routing_key": "bench", "payload": PAYLOAD, "payload_encoding": "string"}
+        wait_for(url, Request("GET", "/api/overview", headers=_HEADERS), 180)  # on a busy machine
+        yield url, f"amqp://guest:guest@127.0.0.1:{amqp}/"
 
-        def pull(count: int) -> Request:
-            body = f'{{"count":{count},"ackmode":"ack_requeue_false","encoding":"auto"}}'
-            return Request("POST", "/api/queues/%2f/bench/get", body, _HEADERS)
 
-        queue = Queue(
-            url,
-            publish=Request("POST", "/api/exchanges/%2f/amq.default/publish", encoded(message), _HEADERS),
-            pull=pull(1),
-            taken=lambda pulled: pulled.count(b'"payload":'),
-            of_batches=lambda size: replace(queue, pull=pull(size)),
-        )
-        yield queue
+@contextlib.contextmanager
+def running() -> Iterator[Queue]:
+    with server() as (url, _):
+        yield management_queue(url, "bench", "classic")
+
+
+def management_queue(url: str, name: str, kind: str) -> Queue:
+    """A new durable queue, used by the management API."""
+    settled(
+        url, Request("PUT", f"/api/queues/%2f/{name}", encoded({"durable": True, "arguments": {"x-queue-type": kind}}), _HEADERS)
+    )
+    message = {"properties": {"delivery_mode": 2}, "routing_key": name, "payload": PAYLOAD, "payload_encoding": "string"}
+
+    def pull(count: int) -> Request:
+        body = f'{{"count":{count},"ackmode":"ack_requeue_false","encoding":"auto"}}'
+        return Request("POST", f"/api/queues/%2f/{name}/get", body, _HEADERS)
+
+    queue = Queue(
+        url,
+        publish=Request("POST", "/api/exchanges/%2f/amq.default/publish", encoded(message), _HEADERS),
+        pull=pull(1),
+        taken=lambda pulled: pulled.count(b'"payload":'),
+        of_batches=lambda size: replace(queue, pull=pull(size)),
+    )
+    return queue
 
 
 PEER = Peer(

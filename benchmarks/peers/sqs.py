@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from benchmarks.peers.peer import PAYLOAD, Queue, Request, encoded, settled, text_of, texts_of
 
-ONE_PULL = "ReceiveMessage(1) + DeleteMessage"
+ONE_PULL = "ReceiveMessage, then DeleteMessage or DeleteMessageBatch"
 SAYS = "in the memory of the process; lost when it stops"
 _HANDLE = rb'"ReceiptHandle": ?"([^"]+)"'
 _BATCH_MAX = 10  # of the protocol

@@ -43,6 +43,7 @@ from postroad.jetstream.store_sync import StoreSync
 from postroad.jetstream.write_buffer_limit import WriteBufferLimit
 from postroad.kernel.clock import Clock, EngineClock, now_ms
 from postroad.kernel.errors import PostroadError
+from postroad.kernel.spans import Tracer
 from postroad.kernel.usage_counters import UsageCounters
 from postroad.outbound.client import Outbound, OutboundLimits
 from postroad.outbound.rules import Destinations
@@ -52,6 +53,8 @@ from postroad.tasks.rules import TaskRecord
 from postroad.tasks.service import TASKS_BUCKET, Tasks
 from postroad.telemetry.flow_counters import FlowCounters
 from postroad.telemetry.outbox import Outbox
+from postroad.tracing.exporter import span_exporter
+from postroad.tracing.settings import TracingSettings
 
 __all__ = [
     "Node",
@@ -121,6 +124,10 @@ def build_platform(
     worker = f"{socket.gethostname()}-{os.getpid()}"
     engine_health = HealthMonitor(connection, f"$KV.{LEASES_BUCKET}.probe.{worker}")
 
+    tracing = settings.section(TracingSettings)
+    process = {"service.version": __version__, "service.instance.id": worker, "postroad.role": role.value}
+    exporter = span_exporter(tracing, {"service.name": "postroad", **process})
+
     def bucket(name: str) -> Bucket:
         return Bucket(connection, name, committers)
 
@@ -162,6 +169,8 @@ def build_platform(
         tasks=Tasks(ReplicatedTable(bucket(TASKS_BUCKET), TaskRecord, clock), audit, clock),
         outbound=Outbound(Destinations.parse(settings.outbound_allow), _outbound_limits(settings)),
         platform_keys=platform_keys(settings),
+        tracer=None if exporter is None else Tracer(tracing.sampler, exporter.record),
+        span_exporter=exporter,
     )
 
 
@@ -316,6 +325,7 @@ async def running_node(
                 next((one for capability in assembly.capabilities if (one := capability.protocol()) is not None), None)
                 if role.includes(Role.GATEWAY)
                 else None,
+                platform.tracer,
             )
             try:
                 yield Node(app, platform, assembly, routes)

@@ -5,6 +5,8 @@ import sys
 
 import structlog
 
+from postroad.kernel.spans import log_fields
+
 _MASKED = ("authorization", "key", "secret", "token", "password", "credential")
 
 
@@ -16,6 +18,11 @@ def _mask(_logger: object, _method: str, event: structlog.typing.EventDict) -> s
     return event
 
 
+def _add_trace(_logger: object, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Add the ids of the present span, if the work is traced."""
+    return {**log_fields(), **event}
+
+
 def configure_logging(level: str, log_format: str) -> None:
     """`log_format` is `text`, `json` or `auto`: text if standard error is a terminal."""
     as_text = log_format == "text" or (log_format == "auto" and sys.stderr.isatty())
@@ -23,6 +30,7 @@ def configure_logging(level: str, log_format: str) -> None:
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
+            _add_trace,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             _mask,

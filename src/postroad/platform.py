@@ -27,6 +27,7 @@ from postroad.kernel.clock import Clock
 from postroad.kernel.errors import KERNEL_ERRORS, PostroadError
 from postroad.kernel.event import Event
 from postroad.kernel.resources import ResourceKind
+from postroad.kernel.spans import Tracer
 from postroad.kernel.usage_counters import UsageCounters
 from postroad.outbound.client import Outbound
 from postroad.settings import Settings
@@ -35,6 +36,7 @@ from postroad.tasks.service import Handler, Tasks
 from postroad.telemetry.flow_counters import FlowCounters
 from postroad.telemetry.live_sections import LiveSection
 from postroad.telemetry.outbox import Outbox
+from postroad.tracing.exporter import SpanExporter
 
 C = TypeVar("C", bound="Capability")
 Work = Callable[[], Coroutine[None, None, None]]
@@ -86,6 +88,8 @@ class Platform:
     tasks: Tasks
     outbound: Outbound
     platform_keys: tuple[str, ...]
+    tracer: Tracer | None = None  # both are None while tracing is off
+    span_exporter: SpanExporter | None = None
     _built: "dict[type[Capability], Capability]" = field(default_factory=dict)
 
     def signer(self, purpose: str) -> Signer:

@@ -38,8 +38,10 @@ PACKAGES: tuple[str, ...] = (
     "postroad.insights",
     "postroad.loadtests",
     "postroad.live_state",
+    "postroad.asyncapi",
     "postroad.aws",
     "postroad.console",
+    "postroad.tracing",  # last: a collector that does not respond delays no other at the end of a process
 )
 
 

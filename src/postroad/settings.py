@@ -298,6 +298,7 @@ def load_settings(environ: Mapping[str, str] | None = None, overrides: Mapping[s
     environ = os.environ if environ is None else environ
     faults: list[str] = []
     given = _given(environ, overrides or {}, faults)
+    _add_plain_names(environ, given, faults)
     known = {one.name: (section, one) for section in _all_sections() for one in _fields(section)}
     renamed = {one.metadata["old_name"]: name for name, (_, one) in known.items() if one.metadata["old_name"]}
     values: dict[str, object] = {}
@@ -323,9 +324,19 @@ def load_settings(environ: Mapping[str, str] | None = None, overrides: Mapping[s
     region, table = values.get("region"), str(values.get("regions", ""))
     if region is not None and not any(region == entry.name for entry in parse_table(table)):
         faults.append(f"{env_name('region')}: {region!r} is not a region of {env_name('regions')}")
+    if values.get("queue_backend") == "rabbitmq" and values.get("rabbitmq_url") is None:
+        faults.append(f"{env_name('queue_backend')}: `rabbitmq` needs {env_name('rabbitmq_url')}, too")
     if faults:
         raise SettingsInvalid("\n".join(faults))
     return Settings.of(**values)
+
+
+def _add_plain_names(environ: Mapping[str, str], given: dict[str, object], faults: list[str]) -> None:
+    """Add the values of variables without the prefix. A fault if one contradicts the setting that it names."""
+    for one in [one for section in _all_sections() for one in _fields(section) if one.metadata["plain_name"]]:
+        value = environ.get(one.metadata["plain_name"])
+        if value is not None and str(given.setdefault(one.name, value)) != value:
+            faults.append(f"{one.metadata['plain_name']}: contradicts {env_name(one.name)}; remove one of the two")
 
 
 def _given(environ: Mapping[str, str], overrides: Mapping[str, object], faults: list[str]) -> dict[str, object]:
@@ -357,7 +368,12 @@ def env_name(name: str) -> str:
 def settings_table() -> list[tuple[str, str, str]]:
     """Variable, default and description of every setting, for the reference page."""
     return [
-        (env_name(one.name), "" if one.default in (None, MISSING) else str(one.default), one.metadata["description"])
+        (env_name(one.name), "" if one.default in (None, MISSING) else str(one.default), _described(one))
         for section in _all_sections()
         for one in _fields(section)
     ]
+
+
+def _described(one: "Field[Any]") -> str:
+    plain, text = one.metadata["plain_name"], one.metadata["description"]
+    return f"{text} `{plain}` is read, too." if plain else str(text)

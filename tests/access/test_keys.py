@@ -108,23 +108,16 @@ def test_a_secret_with_other_characters_is_invalid() -> None:
 @pytest.mark.parametrize("key_id", ["aaaaaaa bbbbbbbb", "aaaaaaaa\tbbbbbbb", "a.a.a.a.a.a.a.>>"])
 async def test_a_forged_key_does_not_reach_the_engine(gateway: Gateway, key_id: str) -> None:
     """An id with a line end would break the connection to the engine."""
-    lost: list[str] = []
-    connection = gateway.node.platform.connection._nc
-    before = connection._disconnected_cb
-
-    async def disconnected() -> None:
-        lost.append(key_id)
-        if before is not None:
-            await before()
-
-    connection._disconnected_cb = disconnected
+    restored: list[str] = []
+    remove = gateway.node.platform.connection.on_reconnect(lambda: restored.append(key_id))
     try:
         (await gateway.with_key(forged(key_id)).get("/v1/whoami")).problem(401, "unauthenticated")
         claim = {"code": forged(key_id.replace("\t", "\n"), INVITE_PREFIX), "tenant": "anyone"}
         (await gateway.anonymous.post("/api/control/claim", claim)).problem(404, "invite-not-found")
+        await gateway.node.platform.connection.request("$JS.API.INFO")  # answered after everything that was sent before
     finally:
-        connection._disconnected_cb = before
-    assert not lost
+        remove()
+    assert gateway.node.platform.connection.is_up and not restored
 
 
 def test_the_hash_of_a_key_is_the_sha256_of_its_text() -> None:

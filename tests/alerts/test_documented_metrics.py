@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from postroad.monitoring.alerts import ALERTS
 
 ROOT = Path(__file__).parents[2]
@@ -13,6 +15,23 @@ def known_metrics() -> set[str]:
     source = ROOT / "src" / "postroad"
     texts = "\n".join(path.read_text() for path in source.rglob("*.py") if "generated" not in path.parts)
     return set(re.findall(r'"(postroad_[a-z_]+)"', texts))
+
+
+def documented_metrics(page: str) -> set[str]:
+    """Names in the tables of a page. `…_x` after `postroad_a_b_c` in the same row stands for `postroad_a_x`."""
+    found: set[str] = set()
+    for row in re.findall(r"^\|.*\|$", (ROOT / "docs" / page).read_text(), re.MULTILINE):
+        full = re.findall(r"`(postroad_[a-z_]+)", row)
+        found |= set(full)
+        found |= {f"{'_'.join(full[0].split('_')[:2])}_{rest}" for rest in re.findall(r"`…_([a-z_]+)`", row) if full}
+    return found
+
+
+@pytest.mark.parametrize(("page", "count"), [("commands.md", 15), ("telemetry.md", 15)])
+def test_every_metric_of_a_page_exists(page: str, count: int) -> None:
+    """Requirements 70, 84, 142: with the names of the protocol beside ours."""
+    named = documented_metrics(page)
+    assert len(named) >= count and named - known_metrics() == set()
 
 
 def test_every_metric_of_the_prometheus_rules_exists() -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from postroad.cli import output
+from postroad.cli.rendering import usage_bar
 
 HEAD = ("id", "created", "note")
 ROW = ["0123456789abcdef", "2026-11-17T09:12:31Z", "a note that is longer than the terminal is wide, by a few words"]
@@ -72,3 +73,15 @@ def test_the_width_is_that_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> N
     assert output._terminal_width() is None
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     assert output._terminal_width() == 123
+
+
+@pytest.mark.parametrize(
+    ("used", "allowed", "expected"),
+    [
+        (50, 100, "[#####-----] 50 of 100 (50%)"),
+        (0, 0, "[----------] 0 of 0 (0%)"),
+        (30, 20, "[##########] 30 of 20 (150%)"),  # tokens that a lower limit finds used
+    ],
+)
+def test_the_use_of_a_limit_is_a_bar(used: int, allowed: int, expected: str) -> None:
+    assert usage_bar(used, allowed, 10) == expected

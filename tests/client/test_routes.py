@@ -93,6 +93,7 @@ FITTING = {
     "signature": "required",
     "dedupe_mode": "strict",
     "dedupe_scope": "group",
+    "backend": "engine",
     "dedupe_ttl_seconds": 60,
     "max": 7,
     "interval_seconds": 7,
@@ -136,6 +137,7 @@ FITTING_HERE = {
     ("queues.search", "state"): "dead",
     ("traffic.get", "by"): "queue",
     ("traffic.get", "limit"): 7,
+    ("asyncapi.get", "limit"): 7,
     ("queues.search_page", "state"): "dead",
     ("queues.search_page", "cursor"): "7~dead~q",
     ("queues.purge", "filter"): WaitingFilter(search="s"),
@@ -150,6 +152,8 @@ FITTING_HERE = {
     ("subscriptions.purge_dead_letters", "filter"): SubscriptionDeadLetterFilter(reason="r"),
     ("topics.publish", "content_type"): "application/cloudevents+json",
     ("topics.publish_batch", "messages"): [{"subject": "a", "payload": b"x", "idempotencyKey": "k"}],
+    ("queues.publish_events", "events"): [{"id": "1"}],
+    ("topics.publish_events", "events"): [{"id": "1"}],
     ("topics.messages_page", "cursor"): "0123456789ab.7",
     ("topics.messages_page", "count"): True,
     ("buckets.put_value", "if_absent"): False,  # `if_revision` is instead of it
@@ -252,13 +256,15 @@ def test_a_methods_fields_are_the_routes(name: str) -> None:
             continue
         if route.body is None:
             assert not request.content
+        elif route.events is not None and request.headers["content-type"].startswith(route.events.media):
+            continue  # as an event, of which the whole is one argument
         else:
             msgspec.json.decode(request.content, type=route.body)
         if is_full:
             sent.setdefault("body", set()).update(msgspec.json.decode(request.content) if request.content else {})
     if route.query is not None:
         assert sent["query"] - {"cursor"} == encoded_names(route.query) - {"cursor"} - LEFT_OUT.get(name, set())
-    if name in ONE_OF_SEVERAL:
+    if name in ONE_OF_SEVERAL or name.endswith((".publish_event", ".publish_events")):
         return
     if isinstance(route.body, type) and issubclass(route.body, msgspec.Struct) and not route.raw_body:
         assert sent["body"] == encoded_names(route.body)

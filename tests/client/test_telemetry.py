@@ -52,11 +52,12 @@ async def test_events_are_followed_live(sdk: Sdk, tenant: Tenant) -> None:
 
     def follow() -> dict[str, Any]:
         with Postroad(tenant.gateway.url, tenant.key) as client:
-            return next(client.telemetry.follow(target="bot"))
+            return next(client.telemetry.follow(target="bot", cloudevents=True))
 
     following = asyncio.ensure_future(asyncio.to_thread(follow))
     async with AsyncPostroad(tenant.gateway.url, tenant.key) as client:
         while not following.done():
             await client.commands.send("billing", "bot", "post", 1)
             await asyncio.wait({following}, timeout=0.2)
-    assert (await following)["target"] == f"{tenant.id}/bot"
+    assert (await following)["type"].startswith("postroad.snavio.command.")
+    assert (await following)["data"]["target"] == f"{tenant.id}/bot"

@@ -112,7 +112,7 @@ async def test_leases_of_similar_age_are_extended_together(fake: FakeClient, run
 
 
 async def test_a_removed_lease_is_not_extended(fake: FakeClient, run: Callable[[Any], None]) -> None:
-    renewer = LeaseRenewer(fake, "q", 90, lambda *_: None)  # type: ignore[arg-type]
+    renewer = LeaseRenewer(fake, "q", 900, lambda *_: None)  # type: ignore[arg-type]
     run(renewer.run())
     removed, kept = renewer.add(message(1)), renewer.add(message(2))
     renewer.remove(removed)

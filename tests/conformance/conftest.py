@@ -8,6 +8,9 @@ import pytest
 
 from tests.gateway import Client, session
 from tests.installation import Installation
+from tests.rabbitmq_server import RabbitServer, rabbit_server
+
+__all__ = ["rabbit_server"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +29,9 @@ class Project:
 
 
 @pytest.fixture(scope="session")
-async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Installation]:
-    installation = Installation(tmp_path_factory.mktemp("contract"), "up", "--workers", "2")
+async def running(tmp_path_factory: pytest.TempPathFactory, rabbit_server: RabbitServer) -> AsyncIterator[Installation]:
+    environment = {"POSTROAD_RABBITMQ_URL": rabbit_server.url}
+    installation = Installation(tmp_path_factory.mktemp("contract"), "up", "--workers", "2", **environment)
     try:
         yield await installation.start().ready()
     finally:

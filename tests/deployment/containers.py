@@ -1,8 +1,8 @@
 """`make containers`: build the images and run deploy/compose.yaml with podman, kill and replace every container under load.
 
-It needs root, podman, runc, netavark, aardvark-dns, iptables and mmdebstrap (all in Debian), podman-compose (PyPI) and a quarter
-of an hour, so it is no part of `make test`. The base image is made of Debian's packages; Prometheus and nginx come from there,
-too. Grafana is in no package.
+It needs root, podman, runc, netavark, aardvark-dns, iptables and mmdebstrap (all in Debian), podman-compose (PyPI) and some
+minutes, so it is no part of `make test`. The base image is made of Debian's packages; Prometheus and nginx
+come from there, too. Grafana is in no package.
 """
 
 import argparse
@@ -82,7 +82,9 @@ class Containers:
 
     def compose(self, *words: str) -> None:
         command = ["podman-compose", "-f", str(COMPOSE_FILE), *words]
-        subprocess.run(command, env=self._environment, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        found = subprocess.run(command, env=self._environment, capture_output=True, text=True, check=False)
+        if found.returncode:
+            raise SystemExit(f"{' '.join(command)}: {found.stderr[-4000:]}")
 
     def build(self) -> None:
         """Build the base from Debian's packages, then the images of the Dockerfile on it."""

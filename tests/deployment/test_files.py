@@ -38,9 +38,10 @@ def compose() -> dict[str, Any]:
 
 
 @pytest.mark.engine
-def test_the_compose_file_has_the_form_of_the_specification() -> None:
+@pytest.mark.parametrize("name", ["compose.yaml", "compose.rabbitmq.yaml"])
+def test_the_compose_files_have_the_form_of_the_specification(name: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(DEPLOY / "compose.yaml")],
+        [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(DEPLOY / name)],
         capture_output=True,
         text=True,
     )
@@ -105,6 +106,17 @@ def test_what_the_renderer_does_not_know_is_refused(tmp_path: Path) -> None:
     (tmp_path / "kustomization.yaml").write_text("resources: []\nnamePrefix: x\n")
     with pytest.raises(ValueError, match="namePrefix"):
         render(tmp_path)
+
+
+def test_rabbitmq_is_added_to_every_process_that_serves_queues() -> None:
+    added = yaml.safe_load((DEPLOY / "compose.rabbitmq.yaml").read_text())["services"]
+    serving = {name for name, one in compose()["services"].items() if one.get("command", [""])[0] == "serve"}
+    assert serving == set(added) - {"rabbitmq"}
+    for name in serving:
+        url = added[name]["environment"]["POSTROAD_RABBITMQ_URL"].replace("${RABBITMQ_PASSWORD:?choose a password", "p")
+        assert load_settings({"POSTROAD_RABBITMQ_URL": url.replace(" without special characters}", "")})
+    rabbit = added["rabbitmq"]
+    assert rabbit["healthcheck"]["test"] and rabbit["volumes"] and "ALL" in rabbit["cap_drop"]
 
 
 def test_containers_of_compose_have_no_privileges_and_their_files_exist(tmp_path: Path) -> None:

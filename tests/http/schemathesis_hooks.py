@@ -78,6 +78,7 @@ _MEANING = (
     "Last-Event-ID was not sent by this stream",
     "so many copies",  # as there are servers
     "cannot place the queue there",
+    "(at $.backend)",  # fixed at creation, and one that is not configured
     "(at $.geo)",  # unknown, or with too few servers
     "(at $.maxBytes)",  # as much as the engine, or the tenant's quota, has left
     "the cursor is of a topic that was deleted",
@@ -96,6 +97,8 @@ _MEANING = (
     "the content type is not valid",
     "send either `payload` or `body_b64`",
     "is not base64",
+    "is not JSON, and `datacontenttype` is",  # the data of an event
+    "is a string; or send `data_base64`",
     "of a `payload` is a JSON type",
     "is not a header name",
     "has a control character, or a space at its start or end",

@@ -15,6 +15,7 @@ from postroad.http.response import Response
 from postroad.http.routing import Handler, Route, Router
 from postroad.kernel.errors import Unauthenticated
 from postroad.kernel.identity import Caller
+from postroad.kernel.spans import Tracer
 from postroad.settings import Settings
 from tests.gateway import Answer, Client, served, session
 
@@ -50,8 +51,8 @@ def route(path: str, handler: Handler, method: str = "GET", **more: Any) -> Rout
 NOTES = route("/notes", note_length, "POST", body=Note, response=NoteLength)
 
 
-def small_app(*routes: Route, **settings: Any) -> App:
-    return App(Router(routes), RejectingAuthenticator(), settings_of(**settings))
+def small_app(*routes: Route, tracer: Tracer | None = None, **settings: Any) -> App:
+    return App(Router(routes), RejectingAuthenticator(), settings_of(**settings), tracer=tracer)
 
 
 def settings_of(**changes: Any) -> AppSettings:

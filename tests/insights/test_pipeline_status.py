@@ -256,7 +256,7 @@ async def test_without_a_pipeline_it_is_not_known_how_fresh_results_are(monitor:
 
 async def test_a_batch_is_requested_at_most_once_a_second(monitor: PipelineMonitor, own_connection: Connection) -> None:
     received: list[bytes] = []
-    stop = await own_connection.listen("postroad.pipeline.batch", received.append)
+    stop = own_connection.listen("postroad.pipeline.batch", received.append)
     await asyncio.gather(*(monitor.request_batch() for _ in range(20)))
 
     async def is_received() -> bool:

@@ -10,6 +10,7 @@ from postroad.jobs.page_merge import Key
 from postroad.jobs.queries import JobFilter, page
 from postroad.jobs.rules import JobRecord, status_at
 from postroad.jobs.store import Store, make_store
+from postroad.jobs.unfinished import oldest
 from postroad.kernel.event import Event
 from postroad.kernel.matching import glob_matches
 from tests.jobs.lifecycles import T0, Lifecycle, batch, purged
@@ -128,4 +129,25 @@ def test_no_question_looks_at_everything(tmp_path: Path) -> None:
     assert not [plan for plan in plans if plan.startswith("SCAN")]
     whole_sorts = [plan for plan in plans if plan == "USE TEMP B-TREE FOR ORDER BY"]
     assert len(whole_sorts) == 3  # by message, and twice those whose time has come
+    store.close()
+
+
+def test_the_oldest_unfinished_job_of_a_queue_is_found(tmp_path: Path) -> None:
+    store = make_store(tmp_path / "1.sqlite", "s")
+    done, first, second, other = Lifecycle("a", "x"), Lifecycle("a", "x"), Lifecycle("a", "x"), Lifecycle("a", "y")
+    events = [
+        done.queued(0),
+        done.done(50),
+        first.queued(100),
+        first.leased(200, until=9000),
+        second.queued(300),
+        other.queued(0),
+    ]
+    store.apply(batch(1, *events), T0 + 1000)
+    found = oldest(store, "a", "x", T0 + 1000)
+    assert found is not None and found.created_at == T0 + 100
+    store.apply(batch(2, purged(250, "a", "x")), T0 + 1000)
+    found = oldest(store, "a", "x", T0 + 1000)
+    assert found is not None and found.created_at == T0 + 300
+    assert oldest(store, "a", "none", T0) is None
     store.close()

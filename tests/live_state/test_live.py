@@ -5,8 +5,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
+
 from postroad.container import Role
 from postroad.kernel.identity import Scope
+from postroad.queues import live_queues
 from tests.access.test_web_sessions import sign_in
 from tests.gateway import Client, EventReader, Gateway, Tenant, gateway_settings, running_gateway
 from tests.servers import Server
@@ -214,3 +217,22 @@ async def test_samples_fill_the_snapshot_and_other_rows(own_server: Server) -> N
         async with live(tenant.client, "queues") as state:  # not on screen: from the samples
             await tenant.publish(queue, 2)
             await state.until(lambda: state.sections["queues"]["orders"]["ready"] == 2)
+
+
+async def test_queues_on_screen_have_samples_before_busier_ones(own_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_queues, "_SAMPLES_QUEUES_MAX", 1)
+    async with running_gateway(gateway_settings(own_server.url, sample_seconds=1), Role.ALL) as gateway:
+        tenant = await gateway.tenant()
+        busy, quiet = await tenant.queue("busy"), await tenant.queue("quiet")
+        for queue in (busy, busy, quiet):
+            await tenant.publish(queue, 1)
+
+        async def sampled(watch: str) -> set[str]:
+            async with live(tenant.client, watch) as state:
+                return set(state.snapshot["sections"]["queues"]["samples"])
+
+        async def has_samples() -> bool:
+            return await sampled("queues") == {"busy"} and await sampled("queues:quiet") == {"quiet"}
+
+        await eventually(has_samples, 20)
+        assert await sampled("queues:*;quiet") == {"quiet"}

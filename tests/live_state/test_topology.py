@@ -7,7 +7,7 @@ from tests.gateway import Gateway, Tenant, gateway_settings, running_gateway
 from tests.servers import Server
 from tests.waiting import eventually
 
-SERVERS = [ServerInfo(name, ("geo:eu",), jetstream=True) for name in ("a", "b")]
+SERVERS = [ServerInfo(name, ("geo:eu",), jetstream=True) for name in ("a", "b", "c")]
 
 
 def test_a_server_is_critical_for_streams_that_would_lose_their_quorum() -> None:
@@ -16,11 +16,18 @@ def test_a_server_is_critical_for_streams_that_would_lose_their_quorum() -> None
     lost = StreamCluster("", (Peer("a", current=True), Peer("b", offline=True), Peer("c", offline=True)))
     found = topology_of(SERVERS, {"Q_t__whole": whole, "Q_t__bad": degraded, "AUDIT": whole, "D_t": lost}, {}, (7, 70), [])
     servers = {one.name: one for one in found.servers}
-    assert {name: one.is_up for name, one in servers.items()} == {"a": True, "b": True, "c": False}
+    assert {name: one.is_up for name, one in servers.items()} == {"a": True, "b": True, "c": True}
     assert (servers["a"].leaders, servers["a"].replicas, servers["a"].critical_streams) == (3, 4, ("Q_t__bad",))
     assert (servers["b"].critical, servers["c"].critical) == (1, 0)
     assert [one.name for one in found.streams] == ["D_t", "Q_t__bad", "AUDIT"], "the healthy one of a tenant is only counted"
     assert (found.streams_total, found.without_leader, found.without_quorum, found.storage_bytes) == (4, 1, 1, 7)
+
+
+def test_a_server_that_does_not_answer_counts_as_offline_before_the_leaders_say_so() -> None:
+    whole = StreamCluster("a", (Peer("b", current=True), Peer("c", current=True)))
+    found = topology_of(SERVERS[:2], {"Q_t__whole": whole}, {}, (0, 0), [])
+    assert [(one.name, one.is_up, one.critical) for one in found.servers] == [("a", True, 1), ("b", True, 1), ("c", False, 0)]
+    assert [one.is_offline for one in found.streams[0].replicas] == [False, False, True] and found.streams[0].has_quorum
 
 
 def test_a_single_server_has_all_streams() -> None:

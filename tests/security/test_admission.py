@@ -159,7 +159,7 @@ async def test_a_full_worker_refuses_requests_but_not_health_checks(monkeypatch:
     async with running(requests_max=2) as (app, _handlers, client), held(of(client, "a"), "/wait", 2):
         await eventually(lambda: app.open_requests == 2)
         before = refusals("worker_requests")
-        monkeypatch.setattr(app, "_overload_log_limit", LogLimit(1.0, lambda: 100.0))
+        monkeypatch.setattr(app._log, "_overload_limit", LogLimit(1.0, lambda: 100.0))
         with capture_logs() as logs:
             for number in range(5):
                 refused(await of(client, "b").get("/wait"), 503, "worker_requests", before + number)

@@ -201,7 +201,7 @@ async def test_rejected_requests_write_one_log_line_per_second(url: str, monkeyp
             await sent(url, GARBAGE)
         now += 1
         await sent(url, GARBAGE)
-    assert [(one["event"], one["suppressed"]) for one in logs] == [("request_rejected", 0), ("request_rejected", 19)]
+    assert [one["suppressed"] for one in logs if one["event"] == "request_rejected"] == [0, 19]
 
 
 async def test_a_field_filter_with_a_digit_that_is_no_index_matches_nothing(tenant: Tenant) -> None:

@@ -51,7 +51,7 @@ async def test_each_message_is_encoded_once_for_all_readers(
 
 def subscriptions_of(connection: Connection, tenant: str) -> int:
     """Number of subscriptions of the connection to the tenant's streams."""
-    return sum(f".{tenant}." in one.subject for one in connection._nc._subs.values())
+    return sum(f".{tenant}." in subject for subject in connection._client.subjects)
 
 
 async def test_a_follower_without_readers_is_dropped(

@@ -1,6 +1,7 @@
 """An HTTP endpoint that records what it receives and answers as a test says."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -60,16 +61,16 @@ class Receiver:
 
 
 @asynccontextmanager
-async def receiving() -> AsyncIterator[Receiver]:
+async def receiving(tls: ssl.SSLContext | None = None) -> AsyncIterator[Receiver]:
     receiver = Receiver()
     app = web.Application(client_max_size=16 * 1024 * 1024)
     app.router.add_post("/{path:.*}", receiver.handle)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
+    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
     await site.start()
     host, port = runner.addresses[0][:2]
-    receiver.url = f"http://{host}:{port}"
+    receiver.url = f"{'http' if tls is None else 'https'}://{host}:{port}"
     try:
         yield receiver
     finally:

@@ -17,6 +17,7 @@ from postroad.api.subscriptions import DeliveryType, Ordering, SubscriptionState
 from postroad.jetstream.stream_reader import Entry, Page
 from postroad.kernel.errors import Conflict, EngineUnavailable
 from postroad.kernel.matching import pattern_matches
+from postroad.kernel.spans import Span
 from postroad.subscriptions.attempter import Attempter
 from postroad.subscriptions.delivery_cursor import CursorState
 from postroad.subscriptions.dispatcher import Dispatcher
@@ -219,7 +220,9 @@ class _Endpoint:
     def of(self, record: SubscriptionRecord, _now_ms: int) -> SubscriptionRecord:
         return record
 
-    async def attempt(self, record: SubscriptionRecord, message: OutgoingMessage, number: int) -> AttemptResult:
+    async def attempt(
+        self, record: SubscriptionRecord, message: OutgoingMessage, number: int, _span: Span | None = None
+    ) -> AttemptResult:
         engine, stored = self._process.engine, message.stored
         answer: asyncio.Future[AttemptResult] = engine.loop.create_future()
         request = Request(self._process, record, stored.sequence, stored.subject, number, answer)

@@ -4,9 +4,11 @@ import asyncio
 import base64
 import hashlib
 import hmac
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from cloudevents.core.bindings.http import HTTPMessage, from_http_event
 
 from postroad.subscriptions.capability import SubscriptionsCapability
 from postroad.subscriptions.records import record_key
@@ -341,6 +343,52 @@ async def test_cloud_events_have_their_attributes_in_headers(tenant: Tenant, rec
     headers = receiver.received[0].headers
     assert (headers["ce-specversion"], headers["ce-id"]) == ("1.0", "1")
     assert (headers["ce-type"], headers["ce-source"]) == ("eu.created", "/v1/topics/orders")
+
+
+async def test_a_cloud_event_is_delivered_with_its_own_attributes(tenant: Tenant, receiver: Receiver) -> None:
+    topic = TopicClient(tenant)
+    await topic.create()
+    await topic.subscribe(receiver.url, format="cloudevents")
+    event = {"specversion": "1.0", "id": "ü 1", "source": "/shop", "type": "eu.created", "count": 5}
+    media = {"Content-Type": "application/cloudevents+json"}
+    event |= {"time": "2027-01-31T12:00:00Z", "data": {"a": 1}}
+    (await tenant.client.post("/v1/topics/orders/messages", event, headers=media)).ok(201)
+    await eventually(lambda: receiver.received)
+    got = receiver.received[0]
+    read = from_http_event(HTTPMessage(headers=got.headers, body=got.body))
+    assert read.get_attributes() == {
+        "specversion": "1.0",
+        "id": "ü 1",
+        "source": "/shop",
+        "type": "eu.created",
+        "count": "5",
+        "datacontenttype": "application/json",
+        "time": datetime(2027, 1, 31, 12, tzinfo=UTC),
+    }
+    assert read.get_data() == {"a": 1}
+    assert not [name for name in got.headers if name.startswith(("x-mq-meta-ce-", "x-mq-meta-x-mq-event"))]
+
+
+async def test_a_cloud_event_keeps_its_attributes_on_the_way_through_a_topic_to_a_queue(tenant: Tenant) -> None:
+    topic = TopicClient(tenant)
+    await topic.create()
+    queue = await tenant.queue("inbox")
+    await topic.subscribe(delivery_type="queue", queue="inbox")
+    event = {"specversion": "1.0", "id": "1", "source": "/shop", "type": "eu.created", "count": 5}
+    typed = {**event, "id": "2", "datacontenttype": "application/x+json", "data": {"a": 1}}
+    bytes_ = {**event, "id": "3", "datacontenttype": "image/png", "data_base64": "AP8="}
+    media = {"Content-Type": "application/cloudevents-batch+json"}
+    (await tenant.client.post("/v1/topics/orders/messages/batch", [event, typed, bytes_], headers=media)).ok()
+    found = list[dict[str, Any]]()
+
+    async def all_delivered() -> bool:
+        accept = {"Accept": "application/cloudevents-batch+json"}
+        found.extend((await tenant.client.post(f"{queue}/pull", {"maxMessages": 10}, headers=accept)).ok())
+        return len(found) == 3
+
+    await eventually(all_delivered)
+    events = [{name: value for name, value in one.items() if not name.startswith("postroad")} for one in found]
+    assert sorted(events, key=lambda one: one["id"]) == [event, typed, bytes_]
 
 
 async def test_bytes_are_delivered_as_they_were_published(tenant: Tenant, receiver: Receiver) -> None:

@@ -248,7 +248,7 @@ class _Broken(Committer):
     def __init__(self) -> None:
         self.calls = 0
 
-    def submit_callback(self, messages: Sequence[PendingMessage], on_outcome: OnOutcome) -> NoReturn:
+    def submit_callback(self, messages: Sequence[PendingMessage], on_outcome: OnOutcome, *, is_synced: bool = True) -> NoReturn:
         self.calls += 1
         raise RuntimeError("a bug")
 

@@ -1,8 +1,10 @@
 """Every `snavio.*` event of a tenant reaches its telemetry queue with exactly its fields, and no other tenant's."""
 
 import asyncio
+import re
 import uuid
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -204,3 +206,15 @@ def test_every_event_of_commands_has_a_recommended_action() -> None:
     wanted = {name for name in names if name.startswith(DOCUMENTED)}
     assert wanted - set(ACTIONS) == set()
     assert set(ACTIONS) <= names
+
+
+def test_every_documented_example_is_an_event_of_its_type() -> None:
+    """Requirement 195: with all its fields; optional ones may be null."""
+    text = (Path(__file__).parents[2] / "docs" / "events.md").read_text()
+    examples = [msgspec.json.decode(one) for one in re.findall(r"```json\n(.*?)\n```", text)]
+    assert {one["event"] for one in examples} == set(ACTIONS)
+    kinds = {event_name(kind): kind for kind in registry.event_types()}
+    for example in examples:
+        kind = kinds[example["event"]]
+        assert set(example) == fields_of(kind) and msgspec.convert(example, kind), example
+        assert "…" not in example.values(), example

@@ -12,6 +12,7 @@ from msgspec import UNSET
 from postroad.api.topics import PATTERN, SUBJECT, NewTopicMessage
 from postroad.kernel.errors import InvalidParameter
 from postroad.kernel.matching import pattern_matches
+from postroad.kernel.media_types import is_json
 from postroad.topics import rules
 from postroad.topics.rules import (
     IdempotencyMark,
@@ -119,7 +120,7 @@ def test_bytes_are_decoded_from_base64(data: bytes) -> None:
     ],
 )
 def test_json_types(content_type: str, expected: bool) -> None:
-    assert rules.is_json(content_type) is expected
+    assert is_json(content_type) is expected
 
 
 # Idempotency

@@ -1,7 +1,7 @@
 """Authentication and authorization of requests. Everything that is not explicitly allowed is refused."""
 
 import contextlib
-from collections.abc import Awaitable, Callable
+from typing import Protocol
 from urllib.parse import parse_qs
 
 from postroad.access.hook import Attempt, Authorize, apply_hook
@@ -21,7 +21,13 @@ from postroad.kernel.identity import MISSING_CREDENTIALS_HINT, Caller, Credentia
 from postroad.kernel.usage_counters import ANONYMOUS
 
 EMIT_PREFIX = "pr_emit_"
-EmitAuthenticator = Callable[[str, str | None], Awaitable[Caller | None]]  # the text, and the tenant that the request names
+
+
+class EmitAuthenticator(Protocol):
+    """Verifies emit tokens. `named_tenant` is the tenant that the request names."""
+
+    def cached_caller(self, text: str, named_tenant: str | None) -> Caller | None: ...
+    async def authenticate(self, text: str, named_tenant: str | None) -> Caller | None: ...
 
 
 class RequestAuthenticator:
@@ -90,15 +96,26 @@ class RequestAuthenticator:
         return caller
 
     def authenticate_now(self, request: Request, route: Route) -> Caller | None:
-        """The caller of a tenant's key that was used before; None: call `authenticate`. Raises like it. No effect."""
+        """The caller of a tenant's key or emit token that was used before; None: call `authenticate`. No effect.
+
+        Raises like `authenticate`.
+        """
         if self._authorize is not None or b"authorization" not in request.headers:
             return None
         self._identities.check_fresh()
         text, _ = _credential(request, route)
-        caller = self._identities.cached_caller(text, _named_tenant(request))
+        if text.startswith(EMIT_PREFIX):
+            caller = self._cached_emit_caller(request, route, text)
+        else:
+            caller = self._identities.cached_caller(text, _named_tenant(request))
         if caller is not None:
             _check_permissions(caller, request, route)
         return caller
+
+    def _cached_emit_caller(self, request: Request, route: Route, text: str) -> Caller | None:
+        if self.emit_tokens is None or not route.accepts_emit_token:
+            return None
+        return self.emit_tokens.cached_caller(text, _named_tenant(request))
 
     async def _read_body(self, request: Request, caller: Caller | None) -> None:
         """Read the body before the hook is called. A fault of the body is reported to known callers only."""
@@ -140,7 +157,7 @@ class RequestAuthenticator:
         if text.startswith(EMIT_PREFIX):
             if self.emit_tokens is None or is_in_url or not route.accepts_emit_token:
                 return None
-            return await self.emit_tokens(text, named)
+            return await self.emit_tokens.authenticate(text, named)
         if route.accepts_jwt and text.count(".") == 2:
             return await self._jwts.authenticate(text, named or _tenant_in_url(request, route) or DEFAULT_TENANT)
         return None

@@ -249,7 +249,12 @@ class RouteTest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class RouteCheck(msgspec.Struct, frozen=True, kw_only=True):
-    check: Annotated[str, Meta(description="`route`, `queue`, `dead-letters`, `encryption`, `signature` or `grant`.")]
+    check: Annotated[
+        str,
+        Meta(
+            description="`ban`, `route`, `signature`, `grant`, `rate-limit`, `queue`, `dead-letters` or `encryption`.",
+        ),
+    ]
     ok: bool
     detail: str
 

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 from functools import cached_property
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Final, Literal, get_type_hints
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -69,6 +69,9 @@ VisibilityTimeoutMs = Annotated[
 TagName = Annotated[str, Meta(min_length=1, max_length=128)]
 TagValue = Annotated[str, Meta(max_length=256)]
 TAGS_MAX = 50
+Backend = Literal["engine", "rabbitmq"]
+ENGINE: Final = "engine"
+RABBITMQ: Final = "rabbitmq"
 
 
 class QueueSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -141,6 +144,10 @@ class QueueSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     ] = False
     dedupe_by_content: Annotated[bool, Meta(description="In an ordered queue, a hash of the payload is the `dedupeId`.")] = False
     dedupe_scope: Annotated[Literal["queue", "group"], Meta(description="Where a `dedupeId` is remembered.")] = "queue"
+    backend: Annotated[
+        Backend | UnsetType,
+        Meta(description="Where the messages are; fixed at creation. The default is the installation's, if that can."),
+    ] = UNSET  # in stored settings always: earlier versions refuse records with settings that they do not know
 
 
 class StrictQueueSettings(QueueSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -169,8 +176,8 @@ QueueSettingsChange = _change_of(QueueSettings)
 class Queue(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True):
     """A queue with its settings. `stats` is present when one queue, or a list with stats, was requested.
 
-    `replicas` is the number of copies that the engine keeps; that in `settings` is the one that was asked for. `placement` is
-    present when one queue was requested.
+    `replicas` is the number of copies that the engine keeps; that in `settings` is the one that was asked for. `placement` and
+    `features`, what its backend supports beyond the basic operations, are present when one queue was requested.
     """
 
     name: str
@@ -182,6 +189,7 @@ class Queue(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defa
     updated_at: Timestamp
     stats: QueueStats | None = None
     placement: Placement | None = None
+    features: tuple[str, ...] = ()
 
 
 class PauseRequest(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):

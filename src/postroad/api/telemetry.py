@@ -1,6 +1,6 @@
 """The live stream of events."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -39,6 +39,10 @@ class EventStreamQuery(msgspec.Struct, frozen=True, rename="camel", forbid_unkno
         ]
         | None
     ) = None
+    format: Annotated[
+        Literal["postroad", "cloudevents"],
+        Meta(description="`cloudevents`: each event is a CloudEvents 1.0 event in the JSON format, and its data is the event."),
+    ] = "postroad"
     last_event_id: EventPosition | None = None
 
 

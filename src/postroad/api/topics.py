@@ -15,6 +15,7 @@ from postroad.api.selectors import PATTERNS_MAX, SubjectPattern
 from postroad.kernel.clock import AwareDatetime, Timestamp
 from postroad.kernel.errors import ConflictError, NotFound
 from postroad.kernel.matching import SUBJECT_CHARS_MAX
+from postroad.kernel.media_types import CONTENT_TYPE_CHARS_MAX, MEDIA_TYPE
 from postroad.kernel.names import TOPIC_CHARS_MAX
 
 SUBJECT_TOKENS_MAX = 16
@@ -197,8 +198,6 @@ Subject = Annotated[
         extra_json_schema={"pattern": SUBJECT},
     ),
 ]
-CONTENT_TYPE_CHARS_MAX = 256
-MEDIA_TYPE = r"^[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+( *;[ -~]*)?$"
 TopicGroupId = Annotated[
     str,
     Meta(

@@ -9,9 +9,9 @@ from msgspec import UNSET
 
 from postroad.api.buckets import BucketWrite
 from postroad.api.selectors import KEY, KEY_CHARS_MAX, PREFIX
-from postroad.api.topics import CONTENT_TYPE_CHARS_MAX, MEDIA_TYPE
 from postroad.kernel.errors import InvalidParameter, TooLarge
 from postroad.kernel.json import invalid_field
+from postroad.kernel.media_types import CONTENT_TYPE_CHARS_MAX, MEDIA_TYPE
 
 JSON = "application/json"
 BYTES = "application/octet-stream"

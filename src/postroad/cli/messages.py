@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
+import msgspec
 import typer
 
 from postroad.cli.output import AsJson, Wide, connected, print_json, show, to_json
@@ -47,24 +48,37 @@ def publish(
     ] = None,
     idempotency_key: Annotated[str | None, typer.Option(help="Publishes with the same key are stored once.")] = None,
     correlation_id: Annotated[str | None, typer.Option(help="Correlation id, delivered with the message.")] = None,
+    cloudevent: Annotated[
+        bool, typer.Option("--cloudevent", help="The payload is a CloudEvent in the JSON format. Excludes the options above.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Publish a message. Returns once it is stored durably."""
+    content = json_of(sys.stdin.read() if payload == "-" else payload, "the payload")
+    if cloudevent:
+        others = (header, delay_ms, run_at, expires_at, unique_key, group_id, dedupe_id, idempotency_key, correlation_id)
+        if any(others) or priority != "normal":
+            raise typer.BadParameter("--cloudevent excludes the other options: an event has attributes instead")
+        if not bytes(content).lstrip().startswith(b"{"):
+            raise typer.BadParameter("an event is a JSON object")
     with connected() as client:
-        published = client.queues.publish(
-            queue,
-            json_of(sys.stdin.read() if payload == "-" else payload, "the payload"),
-            headers=dict(pair(text) for text in header or []),
-            delay_ms=delay_ms,
-            run_at=run_at,
-            expires_at=expires_at,
-            unique_key=unique_key,
-            priority=priority,
-            group_id=group_id,
-            dedupe_id=dedupe_id,
-            idempotency_key=idempotency_key,
-            correlation_id=correlation_id,
-        )
+        if cloudevent:
+            published = client.queues.publish_event(queue, msgspec.json.decode(content, type=dict[str, msgspec.Raw]))
+        else:
+            published = client.queues.publish(
+                queue,
+                content,
+                headers=dict(pair(text) for text in header or []),
+                delay_ms=delay_ms,
+                run_at=run_at,
+                expires_at=expires_at,
+                unique_key=unique_key,
+                priority=priority,
+                group_id=group_id,
+                dedupe_id=dedupe_id,
+                idempotency_key=idempotency_key,
+                correlation_id=correlation_id,
+            )
         show(published, as_json, ("message", "job", "enqueued"), lambda one: [one.message_id, one.job_id, one.enqueued_at])
 
 

@@ -210,7 +210,7 @@ def redrive_dead_letters(
     error: Error = None,
     error_group: ErrorGroup = None,
     since: Since = None,
-    until: Until = None,
+    until: Annotated[str | None, typer.Option("--before", help="Latest time, exclusive.")] = None,
     to: Annotated[str | None, typer.Option(help="Target queue; the original queue if left out.")] = None,
     rate: Annotated[int, typer.Option(help="Messages per second.", min=1, max=10_000)] = 100,
     limit: Annotated[int | None, typer.Option(help="Most dead letters to redrive.", min=1)] = None,

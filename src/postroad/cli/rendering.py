@@ -36,7 +36,7 @@ def show_item(item: Any, as_json: bool, *, wide: bool = False) -> None:
 
 
 def usage_bar(used: int, allowed: int, width: int = 40) -> str:
-    """The use of a limit as a bar: `[#####-----] 50 of 100 (50 %)`."""
+    """The use of a limit as a bar: `[#####-----] 50 of 100 (50%)`."""
     filled = min(width, round(width * used / max(1, allowed)))
     return f"[{'#' * filled}{'-' * (width - filled)}] {used} of {allowed} ({used / max(1, allowed):.0%})"
 

@@ -123,6 +123,13 @@ ENTRIES = (
     _command(
         "regions", _USE, "regions", "regions", "Show the regions, their servers, and where your queues, topics and buckets are."
     ),
+    _command(
+        "asyncapi",
+        _USE,
+        "asyncapi",
+        "asyncapi",
+        "Print the AsyncAPI 3 document of the tenant: queues and topics with schemas, streams, events.",
+    ),
     _command("live", _USE, "live", "live", "Show rows of the live state, then each change, until interrupted."),
     _group("tasks", _USE, "Long-running work on the server, such as a redrive."),
     *(_group(name, _USE, text) for name, text in GROUPS.items()),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from postroad.api.queues import BatchResult, Message, PeekPage, Priority, Published, Pulled
 from postroad.api.receipts import Acked, Extended, ExtendedItem, ExtendedMany, NackAction, ProgressReported
 from postroad.client.calls import AsyncNamespace, Call, SyncNamespace, operation
+from postroad.client.cloudevents import one_event, some_events
 from postroad.client.dead_letters import AsyncDeadLetters, DeadLetters
 from postroad.client.encoding import Moment, given, moment, segment
 from postroad.client.generated.queues import QueuesCalls
@@ -82,6 +83,20 @@ class QueueCalls(QueuesCalls):
             response=BatchResult,
             is_repeatable=has_keys or idempotency_key is not None,
         )
+
+    @operation
+    def publish_event(self, queue: str, event: Mapping[str, Any]) -> Call[Published]:
+        """Publish a CloudEvents 1.0 event, a mapping in its JSON format: `specversion`, `id`, `source`, `type` and more.
+
+        Its `source` and `id` are the idempotency key. Consumers get its attributes as headers `ce-…`;
+        `postroad.client.cloudevents.cloud_event` makes the event of a message. Raises BodyInvalid, IdempotencyMismatch.
+        """
+        return Call(method="POST", path=_path(queue, "/messages"), body=one_event(event), response=Published)
+
+    @operation
+    def publish_events(self, queue: str, events: Sequence[Mapping[str, Any]]) -> Call[BatchResult]:
+        """Publish up to 1,000 CloudEvents; the result has an item for each, in order."""
+        return Call(method="POST", path=_path(queue, "/messages/batch"), body=some_events(events), response=BatchResult)
 
     @operation
     def pull(

@@ -23,6 +23,7 @@ class TelemetryCalls(GeneratedTelemetryCalls):
         queue: str | None = None,
         key: str | None = None,
         max_per_second: int | None = None,
+        cloudevents: bool = False,
         last_event_id: str | None = None,
     ) -> TelemetryFollower:
         """The tenant's events as they happen, from now on: those whose type matches the pattern, such as `snavio.command.*`.
@@ -30,10 +31,11 @@ class TelemetryCalls(GeneratedTelemetryCalls):
         `source` and `target` choose the sender and the target of commands: `<service>` or `<tenant>/<service>`; `queue` and
         `key` events of a queue, or caused by a key. Above `max_per_second` events are left out, and `telemetry.thinned` counts
         them. Connects again after an interruption and continues after the last event; some events may come twice, with the same
-        `event_id`.
+        `event_id`. With `cloudevents` each is a CloudEvents 1.0 event, whose `data` is the event.
         """
         query: dict[str, object] = {"events": events, "source": source, "target": target}
         query |= {"queue": queue, "key": key, "maxPerSecond": max_per_second}
+        query |= {"format": "cloudevents" if cloudevents else None}
         return TelemetryFollower(query, last_event_id)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from postroad.api.topics import PublishedTopicMessage, TopicBatchResult, TopicMessage, TopicMessagePage
 from postroad.client.calls import AsyncNamespace, Call, Pages, SyncNamespace, live, operation, pages
+from postroad.client.cloudevents import one_event, some_events
 from postroad.client.encoding import Moment, given, hops_header, moment, segment
 from postroad.client.generated.topics import TopicsCalls
 from postroad.client.topic_follower import OnNotice, TopicFollower
@@ -68,6 +69,17 @@ class TopicCalls(TopicsCalls):
             response=TopicBatchResult,
             is_repeatable=is_repeatable,
         )
+
+    @operation
+    def publish_event(self, topic: str, event: Mapping[str, Any]) -> Call[PublishedTopicMessage]:
+        """Publish a CloudEvents 1.0 event, a mapping in its JSON format. Its `type` is the subject of the message, `source` and
+        `id` are the idempotency key, and its attributes are headers `ce-…`. Raises BodyInvalid, IdempotencyMismatch."""
+        return Call(method="POST", path=_path(topic, "/messages"), body=one_event(event), response=PublishedTopicMessage)
+
+    @operation
+    def publish_events(self, topic: str, events: Sequence[Mapping[str, Any]]) -> Call[TopicBatchResult]:
+        """Publish up to 1,000 CloudEvents; the result has an item for each, in order."""
+        return Call(method="POST", path=_path(topic, "/messages/batch"), body=some_events(events), response=TopicBatchResult)
 
     @pages
     def messages(

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from postroad.client import Postroad
 
@@ -66,7 +67,8 @@ def converted(value: Any, definition: Any) -> Any:
 
 
 def fields_of(definition: Any) -> dict[str, Any]:
-    return {name: _plain(value) for name, value in msgspec.structs.asdict(definition).items()}
+    """The fields that are set, as arguments of the SDK."""
+    return {name: _plain(value) for name, value in msgspec.structs.asdict(definition).items() if value is not UNSET}
 
 
 def _plain(value: Any) -> Any:

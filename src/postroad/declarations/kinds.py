@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from postroad.api.access import TenantState
 from postroad.api.alerts import ChannelDefinition, RuleDefinition
@@ -106,12 +107,14 @@ def _read_queues(client: Postroad) -> Iterator[Existing]:
 
 
 def _queue_normaliser(client: Postroad) -> Normalise:
-    """A queue without a visibility timeout gets the tenant's when it is created or changed."""
+    """A queue without a visibility timeout gets the tenant's when it is created or changed. A queue in the engine is one without
+    a backend: the server names the backend of each."""
     default = client.settings.get().settings.visibility_timeout_ms
 
     def normalise(queue: Any) -> Any:
-        is_default = queue.visibility_timeout_ms in (None, default)
-        return msgspec.structs.replace(queue, visibility_timeout_ms=None) if is_default else queue
+        lease_ms = None if queue.visibility_timeout_ms == default else queue.visibility_timeout_ms
+        backend = UNSET if queue.backend == "engine" else queue.backend
+        return msgspec.structs.replace(queue, visibility_timeout_ms=lease_ms, backend=backend)
 
     return normalise
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from postroad.declarations.documents import Resources
 from postroad.declarations.kind import Existing, Kind, Normalise
@@ -104,8 +105,10 @@ def kinds_to_read(wanted: Resources, owned: Iterable[str]) -> Sequence[Kind]:
 
 
 def _difference(before: Any, after: Any) -> str:
-    names = [one for one in after.__struct_fields__ if getattr(before, one) != getattr(after, one)]
-    return ", ".join(f"{one} {_text(getattr(before, one))} → {_text(getattr(after, one))}" for one in names)
+    """The fields that change, with both values. What is not set on one side stays as it is."""
+    pairs = [(one, getattr(before, one), getattr(after, one)) for one in after.__struct_fields__]
+    changed = [(one, old, new) for one, old, new in pairs if old != new and UNSET not in (old, new)]
+    return ", ".join(f"{one} {_text(old)} → {_text(new)}" for one, old, new in changed)
 
 
 def _text(value: object) -> str:

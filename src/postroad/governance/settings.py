@@ -14,18 +14,32 @@ class GovernanceSettings(Section):
         60.0, "Seconds between two checks of the audit log, which add a checkpoint if it has new entries.", positive
     )
     audit_mode: str = setting(
-        "full", "Job events that are recorded: full, jobs_only or off.", lambda value: value in ("full", "jobs_only", "off")
+        "full",
+        "Job events that are recorded: full, jobs_only or off.",
+        lambda value: value in ("full", "jobs_only", "off"),
+        plain_name="AUDIT_MODE",
     )
     visibility_timeout_ms: int = setting(
-        30_000, "Default visibility timeout of new queues in milliseconds.", lambda value: 0 <= value <= LEASE_MS_MAX
+        30_000,
+        "Default visibility timeout of new queues in milliseconds.",
+        lambda value: 0 <= value <= LEASE_MS_MAX,
+        plain_name="VISIBILITY_TIMEOUT_DEFAULT_MS",
     )
     receipt_ttl_max_ms: int = setting(
-        LEASE_MS_MAX, "Longest lease that a pull may request, in milliseconds.", lambda value: 1000 <= value <= LEASE_MS_MAX
+        LEASE_MS_MAX,
+        "Longest lease that a pull may request, in milliseconds.",
+        lambda value: 1000 <= value <= LEASE_MS_MAX,
+        plain_name="RECEIPT_TTL_MAX_MS",
     )
     idempotency_ttl_ms: int = setting(
-        86_400_000, "Milliseconds that an idempotency key is remembered.", lambda value: value >= 1000
+        86_400_000,
+        "Milliseconds that an idempotency key is remembered.",
+        lambda value: value >= 1000,
+        plain_name="IDEMPOTENCY_TTL_MS",
     )
-    pull_messages_max: int = setting(500, "Messages in one pull.", lambda value: 1 <= value <= 1000)
+    pull_messages_max: int = setting(
+        500, "Messages in one pull.", lambda value: 1 <= value <= 1000, plain_name="PULL_MAX_DEFAULT"
+    )
     message_bytes_max: int = setting(
         1024 * 1024, "Largest payload of one message.", lambda value: 1024 <= value <= 8 * 1024 * 1024 - 64 * 1024
     )

@@ -58,7 +58,7 @@ class StorageMonitor:
 
     async def run(self) -> None:
         """Measure every second until cancelled."""
-        await self._connection.listen(SUBJECT, self._on_usage)
+        self._connection.listen(SUBJECT, self._on_usage)
         while True:
             try:
                 await self.measure()
@@ -81,7 +81,7 @@ class StorageMonitor:
     async def broadcast(self, bytes_by_tenant: Mapping[str, int]) -> None:
         """Send a sample to all processes, this one included."""
         try:
-            await self._connection.publish(SUBJECT, msgspec.json.encode(bytes_by_tenant))
+            self._connection.publish(SUBJECT, msgspec.json.encode(bytes_by_tenant))
         except ConnectionLost:
             return  # the next sample is sent in a few seconds
 

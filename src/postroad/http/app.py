@@ -3,13 +3,10 @@
 import asyncio
 import re
 import time
-import traceback
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
-
-import structlog
 
 from postroad.http.admission import Admission, AdmissionLimits, CallerLimits
 from postroad.http.client_ip import Network, client_address
@@ -20,25 +17,25 @@ from postroad.http.open_sockets import OpenSockets, renewal
 from postroad.http.protocol_paths import is_protocol_path, is_protocol_request
 from postroad.http.query import parse_query
 from postroad.http.request import ClientDisconnected, Receive, Request, ResponseCycle, RevocationWatch, Scope, Send, no_body
-from postroad.http.request_body import check_json, decode_body, read_body
+from postroad.http.request_body import check_body_media, decode_body, read_body
+from postroad.http.request_log import RequestLog
+from postroad.http.request_span import begin_span, end_span
 from postroad.http.response import SLICE_BYTES_MAX, Response
 from postroad.http.routing import Route, Router, error_response
 from postroad.http.security_headers import API, default_headers
 from postroad.http.streaming import send_stream
 from postroad.http.websocket_frames import check_handshake, check_origin
-from postroad.kernel.errors import Overloaded, PostroadError, RouteNotFound
+from postroad.kernel.errors import PostroadError, RouteNotFound
 from postroad.kernel.identity import Caller, Credential, RouteRequirement
 from postroad.kernel.ids import new_request_id
-from postroad.kernel.log_limit import LogLimit
 from postroad.kernel.names import project_name
+from postroad.kernel.spans import Tracer, current_span
 from postroad.kernel.usage_counters import ANONYMOUS, TenantCounters, UsageCounters
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 _CORS_HEADERS = b"*, Authorization, Content-Type, Idempotency-Key, X-Request-Id, X-Postroad-Tenant, Last-Event-ID, traceparent"
 _PLATFORM = RouteRequirement.PLATFORM  # an attribute lookup in the enum would cost more than the rest of counting
 _ANONYMOUS = Credential.NONE
-
-log = structlog.get_logger("postroad.http")
 
 
 class Authenticator(Protocol):
@@ -79,11 +76,13 @@ class App:
         usage: UsageCounters | None = None,
         caller_limits: CallerLimits | None = None,
         protocol: Route | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         self._router, self._authenticator, self._settings, self._protocol = router, authenticator, settings, protocol
+        self._tracer = tracer
         self._usage = usage or UsageCounters()
         self._admission = Admission(settings.limits, caller_limits)
-        self._overload_log_limit = LogLimit()
+        self._log = RequestLog()
         self._counters_by_tenant = self._usage.by_tenant
         self.draining = asyncio.Event()
         self._sockets = OpenSockets()
@@ -126,6 +125,8 @@ class App:
                     response = self._preflight(scope["path"])
                 else:
                     route, request = self._find(scope, headers, request_id, receive)
+                    if request.span is not None:
+                        current_span.set(request.span)
                     if not route.is_unlimited:
                         request.slot = self._admission.open()
                     response = await self._handle(route, request, scope)
@@ -146,7 +147,7 @@ class App:
             try:
                 await self._send(response, request_id, method, request, counters, receive, send)
             except Exception:  # the headers are sent: closing the connection is the only way to signal the error
-                log.error("response_aborted", request_id=request_id, error=traceback.format_exc())
+                self._log.abort(request_id, request)
                 raise
         finally:
             counters = counters or self._counters_of(request, route)
@@ -173,15 +174,17 @@ class App:
             counters.client_errors += status < 500
             counters.server_errors += status >= 500
         operation = request.operation if request is not None else ""
-        self._observe(method, operation or (route.path if route else ""), status, seconds, request_id)
+        self._observe(method, operation or (route.path if route else ""), status, seconds, request_id, request)
+        if request is not None and request.span is not None:
+            end_span(request.span, request, route, status)
 
     def _error_response(self, error: Exception, request_id: str, route: Route | None, request: Request | None) -> Response:
         if isinstance(error, PostroadError):
             if error.status >= 500:
-                self._log_failure(error, request_id)
+                self._log.failure(error, request_id, request)
             return error_response(error, route, request, request_id)
         # A bug: the response reveals the request id only.
-        log.error("request_crashed", request_id=request_id, error="".join(traceback.format_exception(error)))
+        self._log.crash(error, request_id, request)
         return error_response(PostroadError("see the logs for this request id"), route, request, request_id)
 
     # Requests without a task
@@ -244,7 +247,7 @@ class App:
             cycle.send_whole(response.status, self._headers_of(response, request.request_id, len(body)), body)
             counters.bytes_out += len(body)
         except Exception:
-            log.error("response_aborted", request_id=request.request_id, error=traceback.format_exc())
+            self._log.abort(request.request_id, request)
             cycle.abort()
         seconds = time.perf_counter() - started
         self._end(counters, request, route, request.method, response.status, seconds, request.request_id)
@@ -257,7 +260,7 @@ class App:
         try:
             await self._send(response, request.request_id, request.method, request, counters, cycle.receive, cycle.send)
         except Exception:
-            log.error("response_aborted", request_id=request.request_id, error=traceback.format_exc())
+            self._log.abort(request.request_id, request)
             cycle.abort()
         finally:
             seconds = time.perf_counter() - started
@@ -273,11 +276,15 @@ class App:
         self._check_origin(headers)
         method, path = scope["method"], scope["path"]
         if self._protocol is not None and is_protocol_request(method, path, scope["query_string"]):
-            return self._protocol, Request(method, path, request_id, headers, {}, receive, self.draining)
-        route, parameters = self._router.find(method, path)
-        if "project" in parameters:
-            project_name(parameters["project"])
-        return route, Request(method, path, request_id, headers, parameters, receive, self.draining)
+            route, parameters = self._protocol, dict[str, str]()
+        else:
+            route, parameters = self._router.find(method, path)
+            if "project" in parameters:
+                project_name(parameters["project"])
+        request = Request(method, path, request_id, headers, parameters, receive, self.draining)
+        if self._tracer is not None:
+            request.span = begin_span(self._tracer, request, route)
+        return route, request
 
     async def _handle(self, route: Route, request: Request, scope: Scope) -> Response:
         self._set_origin(request, scope)
@@ -316,7 +323,7 @@ class App:
     async def _receive_body(self, request: Request, route: Route, limit: int) -> None:
         """Read the body and decode it to the route's type."""
         if route.body is not None and route.empty_body is None:
-            check_json(request)
+            check_body_media(request, route)
         decode_body(request, route, await read_body(request, limit))
 
     def _admit_caller(self, request: Request, route: Route) -> int:
@@ -338,12 +345,6 @@ class App:
         if route.accepts_large_body is not None and route.accepts_large_body(request):
             return settings.body_bytes_max
         return min(settings.anonymous_body_bytes_max, settings.body_bytes_max)
-
-    def _log_failure(self, problem: PostroadError, request_id: str) -> None:
-        suppressed = self._overload_log_limit.admit() if isinstance(problem, Overloaded) else 0
-        if suppressed is not None:
-            more = {"suppressed": suppressed} if suppressed else {}
-            log.warning("request_failed", request_id=request_id, code=problem.code, detail=problem.detail, **more)
 
     def _counters_of(self, request: Request | None, route: Route | None) -> TenantCounters:
         """The counters of the caller's tenant, or of `ANONYMOUS`."""
@@ -431,10 +432,10 @@ class App:
             await send({"type": "http.response.body", "body": part, "more_body": bool(slices)})
             await asyncio.sleep(0)
 
-    def _observe(self, method: str, path: str, status: int, seconds: float, request_id: str) -> None:
+    def _observe(self, method: str, path: str, status: int, seconds: float, request_id: str, request: Request | None) -> None:
         self._metrics.observe(method, path, status, seconds)
         if self._settings.access_log:
-            log.info("request", request_id=request_id, method=method, route=path, status=status, ms=round(seconds * 1000, 2))
+            self._log.access(method, path, status, seconds, request_id, request)
 
 
 def _request_id(headers: dict[bytes, bytes]) -> str:

@@ -12,6 +12,7 @@ from postroad.api.access import TenantDisabled, TenantNotFound
 from postroad.api.problems import Problem
 from postroad.http.problems import PROBLEM_MEDIA
 from postroad.http.routing import Route
+from postroad.kernel import cloudevents
 from postroad.kernel.errors import (
     BodyInvalid,
     BodyTooSlow,
@@ -58,6 +59,7 @@ def openapi_document(
     by_part = dict(zip(map(id, parts), schemas, strict=True))
     by_kind = {id(kind): _any_of([by_part[id(part)] for part in _alternatives(kind)]) for kind in (*kinds, Problem)}
     _drop_nulls(components, parts)
+    components["CloudEvent"] = cloudevents.SCHEMA
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, by_kind, parameters or {})
@@ -119,6 +121,8 @@ def _operation(route: Route, by_kind: dict[int, Any], parameters: Mapping[str, M
             "required": route.empty_body is None,
             "content": {"application/json": {"schema": by_kind[id(route.body)]}},
         }
+    if route.events is not None:
+        operation["requestBody"]["content"][route.events.media] = {"schema": _event_schema(route.events.media)}
     return operation
 
 
@@ -226,7 +230,13 @@ def _content(route: Route, by_kind: dict[int, Any]) -> dict[str, Any]:
     if route.media == "*/*":
         return {"*/*": {}}  # any content type, without a schema
     unknown = {"type": "object" if route.media == "application/json" else "string"}
-    return {route.media: {"schema": by_kind[id(route.response)] if route.response is not None else unknown}}
+    content = {route.media: {"schema": by_kind[id(route.response)] if route.response is not None else unknown}}
+    return content | {media: {"schema": _event_schema(media)} for media in route.event_media}
+
+
+def _event_schema(media: str) -> dict[str, Any]:
+    one = {"$ref": _REF.format(name="CloudEvent")}
+    return {"type": "array", "items": one} if media == cloudevents.BATCH else one
 
 
 def _response(route: Route, status: str, description: str, content: dict[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from postroad.http.admission import RequestSlot
 from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import Draining, PostroadError, Unauthenticated
 from postroad.kernel.identity import MISSING_CREDENTIALS_HINT, Caller
+from postroad.kernel.spans import Span, parse_traceparent
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -20,7 +21,6 @@ Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 T = TypeVar("T")
 
 _LOOPBACK_HOST = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?")
-_TRACEPARENT = re.compile(rb"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 class RevocationWatch(Protocol):
@@ -98,6 +98,7 @@ class Request:
     read_body: "Callable[[], Awaitable[None]]" = _no_body  # for authentication that depends on the body
     reauthenticate: "Callable[[str], Awaitable[Caller]] | None" = None  # on a WebSocket, with the text of another credential
     operation: str = ""  # for metrics, where one route serves several operations
+    span: Span | None = None  # None unless the request is traced
     _caller: Caller | None = None
     _watch: "Callable[[Caller], RevocationWatch] | None" = None
 
@@ -115,7 +116,7 @@ class Request:
 
     @property
     def context(self) -> RequestContext:
-        return RequestContext(self.caller, self.request_id, self.client, self.traceparent)
+        return RequestContext(self.caller, self.request_id, self.client, self.traceparent, self.span)
 
     def header(self, name: bytes) -> str | None:
         """The value of a header, given its lower-case name."""
@@ -143,9 +144,17 @@ class Request:
 
     @property
     def traceparent(self) -> str | None:
-        """The W3C trace context of the request, None if it is missing or malformed."""
+        """The W3C trace context that what the request does belongs to: its span if it is traced, else as the client sent it.
+
+        None if that is missing or malformed.
+        """
+        if self.span is not None:
+            return self.span.traceparent
         value = self.headers.get(b"traceparent")
-        return value.decode() if value is not None and _TRACEPARENT.fullmatch(value) else None
+        if value is None:
+            return None
+        text = value.decode("latin-1")
+        return None if parse_traceparent(text) is None else text
 
     @property
     def watch(self) -> "Callable[[Caller], RevocationWatch | None]":

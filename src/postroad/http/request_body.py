@@ -1,5 +1,6 @@
 """Bodies of requests, decoded to the types that routes declare."""
 
+from postroad.http.cloudevents import check_media, decode_events, has_events
 from postroad.http.request import ClientDisconnected, Request
 from postroad.http.routing import Route
 from postroad.kernel import json
@@ -42,6 +43,9 @@ def decode_body(request: Request, route: Route, body: bytes) -> None:
     if route.empty_body is not None and not body:
         request.body = route.empty_body
         return
+    if route.events is not None and has_events(request):
+        request.body = decode_events(request, route.events, body)
+        return
     check_json(request)  # clients add a content type of their own to an empty body
     request.body = json.decode(route.body_decoder, body)
     if route.body_shape is not None:
@@ -53,6 +57,14 @@ def _check_unique_keys(body: bytes, shape: JsonShape) -> None:
     key = duplicate_key(body, shape)
     if key is not None:
         raise MalformedJson(f"the key {key[:100]!r} is given twice in one object")
+
+
+def check_body_media(request: Request, route: Route) -> None:
+    """Before the body of a route with a type is read. Raises UnsupportedMediaType."""
+    if route.events is not None and has_events(request):
+        check_media(request, route.events)
+    else:
+        check_json(request)
 
 
 def check_json(request: Request) -> None:

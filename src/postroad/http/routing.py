@@ -7,6 +7,7 @@ from urllib.parse import unquote
 
 import msgspec
 
+from postroad.http.cloudevents import EventBody
 from postroad.http.problems import problem_response
 from postroad.http.request import Request
 from postroad.http.response import Response
@@ -44,6 +45,8 @@ class Route:
 
     `{name}` in the path matches one segment; with `matches_rest` the last one matches the rest of the path, slashes included.
     `raw_body`: the body is passed as bytes; `body` then only describes it. `media` empty: a successful response has no body.
+    `events`: CloudEvents are accepted in place of `body`, and converted to it. `event_media`: content types of CloudEvents that
+    the response can have, by the header `Accept`.
     `resource` is the resource that a stream token must be for, made of path parameters; `alternative_resource` is accepted, too.
     `accepts_jwt`: JWTs of the tenant are accepted. `accepts_emit_token`: emit tokens of services are accepted.
     `allows_anonymous`: requests without a credential are accepted without scopes, and the handler decides.
@@ -71,6 +74,8 @@ class Route:
     tag: str
     body: Any = None
     empty_body: Any = None  # the decoded body of a request without one; None: the body is required
+    events: EventBody | None = None
+    event_media: tuple[str, ...] = ()
     query: type[msgspec.Struct] | None = None
     response: Any = None
     status: int = 200

@@ -91,7 +91,7 @@ class PipelineMonitor:
         now = asyncio.get_running_loop().time()
         if self._connection.is_up and now >= self._request_due:
             self._request_due = now + _REQUEST_SECONDS
-            await self._connection.publish(BATCH_REQUESTS, b"")
+            self._connection.publish(BATCH_REQUESTS, b"")
 
     async def detail(self) -> str:
         """The status as text for readiness. Does not raise, and returns within a second."""

@@ -72,15 +72,15 @@ class MaintenanceWatch:
         )
 
     async def run(self) -> None:
-        stop = await self._connection.subscribe(SUBJECT, self._reply)
+        stop = self._connection.subscribe(SUBJECT, self._reply)
         try:
             await asyncio.Event().wait()
         finally:
             await stop()
 
-    async def _reply(self, request: _Request) -> None:
+    def _reply(self, request: _Request) -> None:
         if request.reply:
-            await self._connection.publish(request.reply, msgspec.json.encode(self.status))
+            self._connection.publish(request.reply, msgspec.json.encode(self.status))
 
 
 _decode = msgspec.json.Decoder(ProcessStatus).decode

@@ -33,10 +33,17 @@ class Section:
 
 
 def setting(
-    default: typing.Any, description: str, check: Callable[[typing.Any], bool] | None = None, *, old_name: str | None = None
+    default: typing.Any,
+    description: str,
+    check: Callable[[typing.Any], bool] | None = None,
+    *,
+    old_name: str | None = None,
+    plain_name: str | None = None,
 ) -> typing.Any:
-    """Declare a field. `old_name` is still read, with a warning."""
-    return field(default=default, metadata={"description": description, "check": check, "old_name": old_name})
+    """Declare a field. `old_name` is still read, with a warning; `plain_name` is a variable without the prefix, for
+    environments that have it already."""
+    metadata = {"description": description, "check": check, "old_name": old_name, "plain_name": plain_name}
+    return field(default=default, metadata=metadata)
 
 
 def positive(value: int | float) -> bool:

@@ -40,9 +40,18 @@ def new_id() -> str:
 
 def derived_id(at_ms: int, *parts: object) -> str:
     """A UUID version 8 that depends on its arguments only: the time, which it sorts by, and a hash of the parts."""
-    digest = hashlib.blake2b("\0".join(map(str, parts)).encode(), digest_size=10).hexdigest()
+    return derived_ids(1, at_ms, *parts)[0]
+
+
+def derived_ids(count: int, at_ms: int, *parts: object) -> list[str]:
+    """Up to six different ids like `derived_id`, at the cost of one hash."""
+    digest = hashlib.blake2b("\0".join(map(str, parts)).encode(), digest_size=10 * count).hexdigest()
     stamp = f"{at_ms:012x}"
-    return f"{stamp[:8]}-{stamp[8:]}-8{digest[:3]}-{_VARIANT[digest[3]]}{digest[4:7]}-{digest[7:19]}"
+    head = f"{stamp[:8]}-{stamp[8:]}-8"
+    return [
+        f"{head}{digest[at : at + 3]}-{_VARIANT[digest[at + 3]]}{digest[at + 4 : at + 7]}-{digest[at + 7 : at + 19]}"
+        for at in range(0, 20 * count, 20)
+    ]
 
 
 def id_bytes(text: str) -> bytes:

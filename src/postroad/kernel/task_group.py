@@ -8,8 +8,8 @@ from typing import Any
 class StoppableTaskGroup:
     """Like asyncio's TaskGroup, with two differences for tasks that must stop on request.
 
-    A cancellation is not lost when a task fails at the same moment. And a task that does not end is cancelled again: nats-py
-    sometimes swallows a cancellation.
+    A cancellation is not lost when a task fails at the same moment. And a task that does not end is cancelled again: a library
+    may swallow a cancellation.
     """
 
     def __init__(self) -> None:

@@ -97,7 +97,7 @@ class LiveStateRoutes:
         for view in views:
             feed, keys, more = view.feed, view.changed(-1), b""
             if feed.section.sample_fields:
-                samples = feed.section.samples(feed.tenant, keys)
+                samples = feed.section.samples(feed.tenant, keys, view.watch.names)
                 more = b',"sampleFields":' + encode(feed.section.sample_fields) + b',"samples":' + encode(samples)
             sections.append(view.section(_rows(feed, keys) + more))
         return self._message("snapshot", sections, b',"refused":' + encode(refused) if refused else b"")

@@ -1,7 +1,7 @@
 """The topology of the installation: processes, NATS servers, and where streams have their copies."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
 from postroad.api.live_state import LiveProcess
 from postroad.api.topology import Topology, TopologyReplica, TopologyServer, TopologyStream
@@ -73,9 +73,9 @@ def topology_of(
 ) -> Topology:
     """A single server does not name itself in its streams: then the only server has them all."""
     single = servers[0].name if len(servers) == 1 else ""
-    streams = {name: _stream(name, cluster, states.get(name), single) for name, cluster in clusters.items()}
-    shown = [one for name, one in sorted(streams.items()) if not name.startswith(_TENANT_STREAMS) or not _is_healthy(one)]
     up = {server.name: server for server in servers}
+    streams = {name: _stream(name, cluster, states.get(name), single, up.keys()) for name, cluster in clusters.items()}
+    shown = [one for name, one in sorted(streams.items()) if not name.startswith(_TENANT_STREAMS) or not _is_healthy(one)]
     names = sorted(up.keys() | {replica.server for one in streams.values() for replica in one.replicas})
     return Topology(
         processes=sorted(processes, key=lambda one: (one.role, one.worker)),
@@ -89,11 +89,18 @@ def topology_of(
     )
 
 
-def _stream(name: str, cluster: StreamCluster, state: StreamState | None, single: str) -> TopologyStream:
+def _stream(name: str, cluster: StreamCluster, state: StreamState | None, single: str, up: Collection[str]) -> TopologyStream:
+    """A copy is offline if its leader says so, which it does some seconds late, or if its server does not answer (`up`)."""
     leader = cluster.leader or single
     own = [TopologyReplica(server=leader, is_leader=True, is_current=True, is_offline=False, lag=0)] if leader else []
     others = [
-        TopologyReplica(server=peer.name, is_leader=False, is_current=peer.current, is_offline=peer.offline, lag=peer.lag)
+        TopologyReplica(
+            server=peer.name,
+            is_leader=False,
+            is_current=peer.current,
+            is_offline=peer.offline or (bool(up) and peer.name not in up),
+            lag=peer.lag,
+        )
         for peer in cluster.replicas
     ]
     replicas = (*own, *others)

@@ -20,6 +20,7 @@ from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import Conflict, PostroadError, PreconditionFailed
 from postroad.kernel.ids import new_id
 from postroad.kernel.names import SESSION_PREFIX, streams_store
+from postroad.kernel.spans import NO_SPAN
 from postroad.kernel.usage_counters import UsageCounters
 from postroad.sessions import lifecycle, metrics
 from postroad.sessions.events import SessionSubscribed, SessionTouched, SessionUnsubscribed
@@ -45,6 +46,7 @@ from postroad.streams.rules import AppendOutcome, AppendRequest, StreamSnapshot,
 from postroad.streams.service import Streams
 from postroad.streams.store import LAST_ONLY, StreamName, precondition, record_message
 from postroad.telemetry.outbox import Outbox
+from postroad.tracing.messaging import COUNT, fanning_out
 
 SUBSCRIPTIONS_MAX = 1000
 PATTERNS_MAX = 900  # each matching pattern is a precondition of a batch, which has 1,000 messages
@@ -240,8 +242,12 @@ class Sessions:
             metrics.count("publish_error", "publish_error")
             raise
         metrics.count("publish", "publish")
+        span = None if context is None or context.span is None else fanning_out(context.span, name.tenant, name.id)
         try:
-            mode, result = await self._fan_out(name, outcome)
+            with span or NO_SPAN:
+                mode, result = await self._fan_out(name, outcome)
+                if span is not None:
+                    span.attributes |= {COUNT: result.count, "messaging.postroad.fanout.mode": mode.value}
         except PostroadError as problem:
             log.warning("fanout_deferred", stream=name.id, code=problem.code)
             mode, result = FanoutMode.SKIPPED, FanoutResult(0, 0)

@@ -56,6 +56,7 @@ class StreamSubscriptionsCapability(Capability):
             clock,
             is_served=is_served,
             has_localhost=has_localhost,
+            tracer=platform.tracer,
         )
 
     def tables(self) -> Sequence[ReplicatedTable[Any]]:

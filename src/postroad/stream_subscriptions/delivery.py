@@ -16,6 +16,7 @@ from postroad.api.stream_subscriptions import WakeEvent, WebhookPayload
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import PostroadError
+from postroad.kernel.spans import NO_SPAN, Span, Tracer
 from postroad.outbound.client import HttpResult, Outbound
 from postroad.outbound.rules import OutboundFailed, OutboundRefused
 from postroad.stream_subscriptions import metrics, rules, wake_state
@@ -24,6 +25,7 @@ from postroad.stream_subscriptions.records import Kind, SubscriptionRecord, Wake
 from postroad.stream_subscriptions.service import IsServed, StreamsPort, StreamSubscriptions, new_wake_id
 from postroad.stream_subscriptions.stream_watcher import StreamWatcher
 from postroad.stream_subscriptions.wake_state import Action
+from postroad.tracing.messaging import waking
 
 _CLOCK_POLL_SECONDS = 1.0  # the wall clock may be set
 _COALESCE_SECONDS = 0.002  # many appends at once cause one check
@@ -53,7 +55,9 @@ class WakeDelivery:
         *,
         is_served: IsServed,
         has_localhost: bool,
+        tracer: Tracer | None = None,
     ) -> None:
+        self._tracer = tracer
         self._table, self._subscriptions, self._streams = table, subscriptions, streams
         self._outbound, self._keys, self._clock = outbound, keys, clock
         self._is_served, self._has_localhost = is_served, has_localhost
@@ -253,6 +257,15 @@ class WakeDelivery:
             "Content-Type": "application/json",
             "Webhook-Signature": self._keys.signature(body, self._clock() // 1000),
         }
+        span = None if self._tracer is None else waking(self._tracer, record.tenant, record.id)
+        if span is not None:
+            headers["traceparent"] = span.traceparent
+        with span or NO_SPAN:
+            return await self._post_wake(record, body, headers, span)
+
+    async def _post_wake(
+        self, record: SubscriptionRecord, body: bytes, headers: dict[str, str], span: Span | None
+    ) -> tuple[bool, bool]:
         seconds = min(max(record.lease_ttl_ms / 1000, _CALL_SECONDS_MIN), _CALL_SECONDS_MAX)
         try:
             result = await self._outbound.post(
@@ -265,7 +278,12 @@ class WakeDelivery:
             )
         except (OutboundFailed, OutboundRefused) as problem:
             log.info("webhook_failed", tenant=record.tenant, subscription=record.id, reason=problem.reason)
+            if span is not None:
+                span.end(problem.reason)
             return False, False
+        if span is not None:
+            span.attributes["http.response.status_code"] = result.status
+            span.end(None if result.is_success else str(result.status))
         return result.is_success, result.is_success and _is_done(result)
 
     async def _append_wake(self, record: SubscriptionRecord, trigger: str) -> bool:

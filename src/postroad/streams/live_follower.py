@@ -73,7 +73,7 @@ class StreamFollower:
 
     async def run(self) -> None:
         """Run until cancelled. After a failure the readers are disconnected, and reconnect to another follower."""
-        unsubscribe = await self._store.connection.listen(LIVE + self._name.record, self._on_record)
+        unsubscribe = self._store.connection.listen(LIVE + self._name.record, self._on_record)
         remove_listener = self._store.connection.on_reconnect(self._refresh_due.set)
         tailing = asyncio.create_task(self._tail.run())
         tailing.add_done_callback(lambda _: self._refresh_due.set())

@@ -37,6 +37,7 @@ from postroad.kernel.errors import (
 )
 from postroad.kernel.identity import Caller, Scope
 from postroad.kernel.names import SESSION_PREFIX, stream_id
+from postroad.kernel.spans import Span
 from postroad.kernel.usage_counters import ANONYMOUS
 from postroad.streams import listing, protocol_headers
 from postroad.streams.content import is_text, join_payloads
@@ -48,6 +49,7 @@ from postroad.streams.records import StreamRecord
 from postroad.streams.rules import AppendOutcome, AppendRequest, start_of
 from postroad.streams.service import Streams
 from postroad.streams.store import StreamName
+from postroad.tracing.messaging import appending, ending
 
 _TAG = "Streams"
 _MISSING = (StreamNotFound, StreamGone)
@@ -190,9 +192,11 @@ class StreamRoutes:
         if append.closes:
             return None
         self._streams.check_size(append)
-        return partial(self._start_append, _name(request), append)
+        return partial(self._start_append, request.span, _name(request), append)
 
-    def _start_append(self, name: StreamName, append: AppendRequest, respond: Respond) -> None:
+    def _start_append(self, parent: Span | None, name: StreamName, append: AppendRequest, respond: Respond) -> None:
+        if parent is not None:
+            respond = ending(appending(parent, name.tenant, name.id), respond)
         self._streams.start_append(
             name,
             append,

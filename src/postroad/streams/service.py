@@ -9,6 +9,7 @@ from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import TooLarge
 from postroad.kernel.names import streams_store, unescape
+from postroad.kernel.spans import NO_SPAN
 from postroad.kernel.usage_counters import UsageCounters
 from postroad.streams.appender import OnAppended, StreamAppenders
 from postroad.streams.directory import StreamDirectory, live_ids
@@ -22,6 +23,7 @@ from postroad.streams.retention import RetentionEnforcer
 from postroad.streams.rules import AppendOutcome, AppendRequest, StreamSnapshot
 from postroad.streams.store import StreamName, StreamStore
 from postroad.telemetry.outbox import Outbox
+from postroad.tracing.messaging import appending
 
 EndSession = Callable[[str, str], Awaitable[bool]]
 
@@ -56,7 +58,9 @@ class Streams:
         """Append, close, or both. Returns once the write would survive a crash. Raises the errors of `rules.decide`, TooLarge,
         EngineUnavailable."""
         self.check_size(request)
-        outcome = await self._appenders.of(name).submit(request)
+        span = None if context is None or context.span is None else appending(context.span, name.tenant, name.id)
+        with span or NO_SPAN:
+            outcome = await self._appenders.of(name).submit(request)
         if request.closes and not outcome.is_duplicate:
             self._outbox.record(context, StreamClosed(tenant=name.tenant, stream_id=name.id))
         return outcome

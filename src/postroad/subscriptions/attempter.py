@@ -9,9 +9,11 @@ from postroad.crypto.secret_encryption import DecryptionFailed
 from postroad.kernel.buffered_metrics import Counter
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import InvalidRequest, NotFound
+from postroad.kernel.spans import Span, Tracer
 from postroad.queues.records import StoredMessage
 from postroad.subscriptions import metrics
 from postroad.subscriptions.attempt_log import AttemptLog
+from postroad.subscriptions.attempt_span import begin_attempt, end_attempt
 from postroad.subscriptions.dead_letters import SubscriptionDeadLetterStore
 from postroad.subscriptions.endpoint_rules import Decision, Outcome, Step, decide
 from postroad.subscriptions.endpoints import Endpoints
@@ -46,8 +48,9 @@ class Attempter:
         outbox: Outbox,
         clock: Clock,
         formats: DeliveryFormats,
+        tracer: Tracer | None = None,
     ) -> None:
-        self._formats = formats
+        self._formats, self._tracer = formats, tracer
         self._push, self._queues, self._endpoints = push, queues, endpoints
         self._dead_letters, self._attempts, self._outbox, self._clock = dead_letters, attempts, outbox, clock
         self.flows: FlowCounters | None = None  # set where flows are counted
@@ -59,6 +62,17 @@ class Attempter:
 
         `delivery` names an ordered delivery of the topic, in which an ordered queue gets each message once.
         """
+        span = None if self._tracer is None else begin_attempt(self._tracer, record, message.stored, attempt)
+        if span is None:
+            return await self._send(record, message, attempt, delivery, None)
+        with span:
+            result = await self._send(record, message, attempt, delivery, span)
+            end_attempt(span, result)
+            return result
+
+    async def _send(
+        self, record: SubscriptionRecord, message: OutgoingMessage, attempt: int, delivery: str | None, span: Span | None
+    ) -> AttemptResult:
         form = self._formats.of(record)
         try:
             if record.delivery_type is DeliveryType.QUEUE:
@@ -66,9 +80,9 @@ class Attempter:
                 if delivery is not None and record.ordering is Ordering.KEY:
                     key = ordering_key(record, ReceivedMessage(message.stored))
                     once = SequenceNumber(f"{delivery}\0{key}", message.stored.sequence)
-                return await self._queues.attempt(record, self._queue_message(record, message), record.queue or "", once)
+                return await self._queues.attempt(record, self._queue_message(record, message), record.queue or "", once, span)
             if form is not None:
-                return await self._push.attempt_formatted(record, message, form)
+                return await self._push.attempt_formatted(record, message, form, span)
         except NotDeliverable as refused:
             return AttemptResult(Outcome.REFUSED, 0, error=str(refused))
         try:
@@ -76,7 +90,7 @@ class Attempter:
         except DecryptionFailed:
             log.error("subscription_secret_unreadable", tenant=record.tenant, subscription=record.id)
             return AttemptResult(Outcome.TRANSIENT, 0, error="the secret cannot be decrypted", is_ours=True)
-        return await self._push.attempt(endpoint, message, attempt)
+        return await self._push.attempt(endpoint, message, attempt, span)
 
     def _queue_message(self, record: SubscriptionRecord, message: OutgoingMessage) -> StoredMessage:
         form = self._formats.of(record)

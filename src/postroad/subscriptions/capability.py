@@ -94,6 +94,7 @@ class SubscriptionsCapability(Capability):
             platform.outbox,
             clock,
             self.formats,
+            platform.tracer,
         )
         self._attempter.flows = platform.flows
         self._replayer = Replayer(

@@ -7,8 +7,11 @@ from functools import cached_property
 from typing import Any, TypeVar
 from urllib.parse import quote
 
+from postroad.api.cloudevents import event_of_topic_message
 from postroad.api.subscriptions import PushFormat
 from postroad.kernel.clock import rfc3339
+from postroad.kernel.cloudevents import PREFIX, TYPES, to_headers
+from postroad.kernel.spans import Span
 from postroad.outbound.rules import HeaderLines, encode_headers
 from postroad.subscriptions.signatures import Signer, signature_headers
 from postroad.topics.records import StoredTopicMessage
@@ -86,21 +89,25 @@ def message_headers(topic: str, message: StoredTopicMessage, push_format: PushFo
     }
     if message.group is not None:
         headers["X-MQ-Group"] = _value(message.group)
-    if message.traceparent is not None:
-        headers["traceparent"] = _value(message.traceparent)
     for name, value in message.headers.items():
         if _NAME.fullmatch(name):
             headers[META_PREFIX + name] = _value(value)
     if push_format is PushFormat.CLOUDEVENTS:
-        headers |= _cloud_event(topic, message)
+        return {name: value for name, value in headers.items() if not _is_of_event(name)} | _cloud_event(topic, message)
     return headers
 
 
-def attempt_headers(endpoint: Endpoint, message: StoredTopicMessage, attempt: int, now_ms: int) -> dict[str, str]:
-    """The headers that differ from attempt to attempt: its number, and the signatures."""
+def attempt_headers(
+    endpoint: Endpoint, message: StoredTopicMessage, attempt: int, now_ms: int, span: Span | None = None
+) -> dict[str, str]:
+    """The headers that differ from attempt to attempt: its number, the signatures, and the trace."""
     message_id = f"{endpoint.subscription}.{message.sequence}"
     headers = signature_headers(endpoint.signers, message_id, message.at_ms, now_ms // 1000, message.body)
     headers["X-MQ-Attempt"] = str(attempt)
+    if span is not None:
+        headers["traceparent"] = span.traceparent
+    elif message.traceparent is not None:
+        headers["traceparent"] = _value(message.traceparent)
     if message.sequence <= endpoint.replayed_to and message.sequence:
         headers["X-MQ-Replayed"] = "true"
     return headers
@@ -112,14 +119,22 @@ def is_own_header(name: str) -> bool:
 
 
 def _cloud_event(topic: str, message: StoredTopicMessage) -> dict[str, str]:
-    return {
-        "ce-specversion": "1.0",
-        "ce-id": str(message.sequence),
-        "ce-source": f"/v1/topics/{quote(topic, safe='')}",
-        "ce-type": _value(message.subject),
-        "ce-subject": _value(message.subject),
-        "ce-time": rfc3339(message.at_ms),
-    }
+    """The headers of binary mode: the attributes that the message was published with, or ones that describe it."""
+    event = event_of_topic_message(
+        topic,
+        message.headers,
+        sequence=message.sequence,
+        subject=message.subject,
+        time=rfc3339(message.at_ms),
+        content_type=message.content_type,
+        body=message.body,
+    )
+    return to_headers(event)
+
+
+def _is_of_event(name: str) -> bool:
+    """True for attributes among the headers of the publisher: in this format they are headers of the event."""
+    return name.startswith(META_PREFIX + PREFIX) or name == META_PREFIX + TYPES
 
 
 def _value(text: str) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from postroad.api.subscriptions import BODY_EXCERPT_BYTES
 from postroad.kernel.clock import Clock
+from postroad.kernel.spans import Span
 from postroad.outbound.client import Outbound
 from postroad.outbound.http_connection import HttpResult
 from postroad.outbound.rules import HeaderLines, OutboundFailed, OutboundRefused
@@ -38,6 +39,10 @@ class AttemptResult:
         return f"HTTP {self.status}" if self.status is not None else f"no response: {self.error}"
 
     @property
+    def is_delivered(self) -> bool:
+        return self.outcome is Outcome.DELIVERED
+
+    @property
     def is_timeout(self) -> bool:
         return self.error == "timeout" or self.status == 408
 
@@ -55,14 +60,14 @@ class PushClient:
         """Raises OutboundRefused if the URL is not allowed."""
         self._outbound.check(url, allow_loopback=self._allow_loopback, allow_http=allow_http)
 
-    async def attempt(self, endpoint: Endpoint, message: OutgoingMessage, number: int) -> AttemptResult:
-        """POST the message and judge the response. Does not raise for failures of the endpoint."""
-        headers = attempt_headers(endpoint, message.stored, number, self._clock())
+    async def attempt(self, endpoint: Endpoint, message: OutgoingMessage, number: int, span: Span | None = None) -> AttemptResult:
+        """POST the message and judge the response. Does not raise for failures of the endpoint. `span`: that of the attempt."""
+        headers = attempt_headers(endpoint, message.stored, number, self._clock(), span)
         lines = HeaderLines(endpoint.header_lines + message.header_lines(endpoint.topic, endpoint.format))
         return await self._post(endpoint, message.stored.body, headers, lines, outcome_of)
 
     async def attempt_formatted(
-        self, record: SubscriptionRecord, message: OutgoingMessage, form: DeliveryFormat
+        self, record: SubscriptionRecord, message: OutgoingMessage, form: DeliveryFormat, span: Span | None = None
     ) -> AttemptResult:
         """Like `attempt`, in the form of another protocol, which has its own headers and judges the response.
 
@@ -70,7 +75,8 @@ class PushClient:
         """
         request = form.push_request(record, message)
         endpoint = Endpoint(record.id, record.tenant, record.topic, record.url or "", record.ack_wait_ms)
-        return await self._post(endpoint, request.body, {}, request.headers, form.outcome_of, allow_http=True)
+        headers = {} if span is None else {"traceparent": span.traceparent}
+        return await self._post(endpoint, request.body, headers, request.headers, form.outcome_of, allow_http=True)
 
     async def _post(
         self,

@@ -11,10 +11,12 @@ from typing import NamedTuple
 
 import msgspec
 
+from postroad.api.cloudevents import CONTENT_TYPE, ENCODING, is_event
 from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import InvalidRequest, PostroadError
 from postroad.kernel.identity import Caller, Scope
 from postroad.kernel.ids import derived_id
+from postroad.kernel.spans import Span
 from postroad.queues.lifecycle import QueueLifecycle
 from postroad.queues.numbered_deliveries import NumberedDeliveries
 from postroad.queues.publishing import Publisher
@@ -23,6 +25,7 @@ from postroad.subscriptions.endpoint_rules import Outcome
 from postroad.subscriptions.push_client import AttemptResult
 from postroad.subscriptions.records import SubscriptionRecord
 from postroad.topics.records import StoredTopicMessage, json_payload
+from postroad.tracing.messaging import describe
 
 _REASON_CHARS_MAX = 512
 
@@ -39,10 +42,18 @@ class QueueTarget:
         self._publisher, self._queues, self._numbered = publisher, queues, numbered
 
     async def attempt(
-        self, record: SubscriptionRecord, message: StoredMessage, queue: str, once: SequenceNumber | None = None
+        self,
+        record: SubscriptionRecord,
+        message: StoredMessage,
+        queue: str,
+        once: SequenceNumber | None = None,
+        span: Span | None = None,
     ) -> AttemptResult:
         """Store the message in the queue; in an ordered queue only if `once` was not stored before. Does not raise for failures
-        of the queue."""
+        of the queue. `span`: that of the attempt, which the message carries."""
+        if span is not None:
+            message = msgspec.structs.replace(message, trace=span.traceparent)
+            describe(span, message.id, message.job, len(bytes(message.payload)))
         started = asyncio.get_running_loop().time()
         outcome, error = Outcome.DELIVERED, None
         try:
@@ -78,8 +89,12 @@ def queue_message(record: SubscriptionRecord, message: StoredTopicMessage, now_m
     }
     if record.is_replayed(message.sequence):
         headers["X-MQ-Replayed"] = "true"
+    if payload is not None and is_event(message.headers) and message.content_type is not None:
+        headers[CONTENT_TYPE] = message.content_type
+    if payload is None and not message.body and is_event(message.headers):
+        payload = msgspec.Raw(b"null")  # an event without data
     if payload is None:
-        headers |= {"X-MQ-Encoding": "base64", "X-MQ-Content-Type": message.content_type or "application/octet-stream"}
+        headers |= {ENCODING: "base64", CONTENT_TYPE: message.content_type or "application/octet-stream"}
         payload = msgspec.Raw(msgspec.json.encode(base64.b64encode(message.body).decode()))
     return StoredMessage(
         v=1,

@@ -9,6 +9,7 @@ from postroad.kernel.clock import Clock
 from postroad.kernel.errors import PreconditionFailed
 from postroad.kernel.json import at_field
 from postroad.kernel.matching import pattern_matches
+from postroad.kernel.media_types import JSON
 from postroad.kernel.names import topic_subject
 from postroad.subscriptions.attempter import Attempter
 from postroad.subscriptions.content_filter import ContentFilter
@@ -16,7 +17,7 @@ from postroad.subscriptions.outgoing import OutgoingMessage, message_headers
 from postroad.subscriptions.records import SubscriptionRecord
 from postroad.subscriptions.validation import patterns_of
 from postroad.topics.records import StoredTopicMessage
-from postroad.topics.rules import JSON, check_subject
+from postroad.topics.rules import check_subject
 
 _HIDDEN = "***"
 

@@ -92,7 +92,7 @@ class FlowCounters:
     async def run(self) -> None:
         """Broadcast and receive, until cancelled."""
         loop = asyncio.get_running_loop()
-        stop = await self._connection.listen(_SUBJECT, self._receive) if self._keeps else None
+        stop = self._connection.listen(_SUBJECT, self._receive) if self._keeps else None
         sent_at = loop.time()
         try:
             while True:
@@ -102,7 +102,7 @@ class FlowCounters:
                 flows = iter([(*pair, count, failed) for pair, (count, failed) in local.items()])
                 try:
                     while part := list(islice(flows, _BROADCAST_MAX)):
-                        await self._connection.publish(_SUBJECT, msgspec.msgpack.encode(_Counts(seconds, part)))
+                        self._connection.publish(_SUBJECT, msgspec.msgpack.encode(_Counts(seconds, part)))
                 except ConnectionLost:  # the counts would be stale when the connection is back
                     continue
         finally:

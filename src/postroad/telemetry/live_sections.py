@@ -37,6 +37,9 @@ class LiveSection:
         """True if a caller that is restricted to some resources may see the row."""
         return caller.allowed is None
 
-    def samples(self, tenant: str, keys: Sequence[str]) -> Mapping[str, Sequence[Sequence[Any]]]:
-        """For the first message of a stream: the samples of the last ten minutes, at most 60 of each key, oldest first."""
+    def samples(self, tenant: str, keys: Sequence[str], names: frozenset[str]) -> Mapping[str, Sequence[Sequence[Any]]]:
+        """For the first message of a stream: the samples of the last ten minutes, at most 60 of each key, oldest first.
+
+        If there are too many keys, those on screen (`names`) come first.
+        """
         return {}

@@ -1,6 +1,7 @@
 """The outbox: buffers events per tenant. Events that arrive while a frame is being stored form the next frame.
 
 Recorded events wait up to 20 ms for others, as a frame costs the same with one event or with many; a commit sends them at once.
+Frames, and the messages that their events report, share a sync of the embedded server's files.
 `commit` returns once the events are durable, for responses that promise it. `record` never waits and never fails: its events
 are lost only if the process dies before they are stored, the engine is unavailable for longer than the buffer lasts, or half of
 the store's reserve is used; the metric `postroad_events_dropped_total` counts them. In the last case `commit` drops the events of
@@ -9,7 +10,7 @@ tenants, too, so that acknowledgements and deletions, which release storage, do 
 
 import asyncio
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 
 import structlog
 from msgspec.structs import force_setattr
@@ -32,17 +33,18 @@ _COMPANY_SECONDS = 0.02
 _HELD_SECONDS = 0.1  # until the next attempt during maintenance
 
 OnCommitted = Callable[[EngineUnavailable | None], None]
+Written = tuple[str, int]  # a stream, and the sequence of a message that is not synced yet; 0 for an acknowledgement
 
 log = structlog.get_logger("postroad.telemetry")
 
 
 class _Waiter:
-    """A caller that waits until the buffer's lines from `first` to before `last` are stored."""
+    """A caller that waits until the buffer's lines from `first` to before `last` are durable, and what it has written."""
 
-    __slots__ = ("first", "last", "on_committed")
+    __slots__ = ("first", "last", "on_committed", "written")
 
-    def __init__(self, first: int, last: int, on_committed: OnCommitted) -> None:
-        self.first, self.last, self.on_committed = first, last, on_committed
+    def __init__(self, first: int, last: int, on_committed: OnCommitted, written: Written | None) -> None:
+        self.first, self.last, self.on_committed, self.written = first, last, on_committed, written
 
 
 class _TenantBuffer:
@@ -73,6 +75,7 @@ class Outbox:
         self._waiting_bytes = 0
         self._buffers: dict[tuple[str, str], _TenantBuffer] = {}
         self._drained: asyncio.Future[None] | None = None
+        self._syncing = 0  # frames that are stored and not durable yet
         self.dropped = 0  # events dropped since the start
 
     @property
@@ -93,24 +96,38 @@ class Outbox:
             return
         self._add(complete[0], _lines(complete), None)
 
-    async def commit(self, context: RequestContext | None, *events: Event) -> None:
-        """Like `record`, but return once the events are durable.
+    async def commit(self, context: RequestContext | None, *events: Event, written: Written | None = None) -> None:
+        """Like `record`, but return once the events are durable, and what was `written` before (`commit_callback`).
 
         Raises EngineUnavailable, also when the buffer is full. The operation that the events report has happened all the same.
         """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.commit_callback(context, events, partial(resolve, future))
+        self.commit_callback(context, events, partial(resolve, future), written)
         await future
 
-    def commit_callback(self, context: RequestContext | None, events: Sequence[Event], on_committed: OnCommitted) -> None:
-        """Like `commit`, but calls `on_committed`, which must not raise, with the error or None; at once if nothing is stored."""
+    def commit_callback(
+        self, context: RequestContext | None, events: Sequence[Event], on_committed: OnCommitted, written: Written | None = None
+    ) -> None:
+        """Like `commit`, but calls `on_committed`, which must not raise, with the error or None; at once if nothing is stored.
+
+        `written`: what the events report, which is synced together with them. It is durable when `on_committed` is called, with
+        an error of the events, too; otherwise the error is that of its sync.
+        """
         complete = self._complete(context, events)
         if not complete or self._is_dropped(complete):
-            on_committed(None)
+            self._sync_written(written, None, on_committed)
         elif self.is_full:
-            on_committed(EngineUnavailable("too many events are waiting to be stored", retry_after=1))
+            full = EngineUnavailable("too many events are waiting to be stored", retry_after=1)
+            self._sync_written(written, full, on_committed)
         else:
-            self._add(complete[0], _lines(complete), on_committed)
+            self._add(complete[0], _lines(complete), on_committed, written)
+
+    def _sync_written(self, written: Written | None, problem: EngineUnavailable | None, on_committed: OnCommitted) -> None:
+        """Sync what the events report, although these are not stored."""
+        if written is None:
+            on_committed(problem)
+        else:
+            self._committers.sync(dict([written]), lambda error: on_committed(error or problem))
 
     def _complete(self, context: RequestContext | None, events: Sequence[Event]) -> list[Event]:
         """Fill in the events in place, as callers do not share them; omit those that the audit mode suppresses."""
@@ -128,8 +145,8 @@ class Outbox:
                 force_setattr(event, "event_id", new_id())
             if not event.timestamp:
                 force_setattr(event, "timestamp", rfc3339(self._clock()))
-            if context is not None:
-                _fill_caller(event, context)
+            if context is not None and (fields := _caller_fields(type(event))):
+                _fill_caller(event, fields, context)
             complete.append(event)
         return complete
 
@@ -144,13 +161,13 @@ class Outbox:
         self.dropped += count
         metrics.events_dropped.labels(stream).inc(count)
 
-    def _add(self, first: Event, lines: list[bytes], on_committed: OnCommitted | None) -> None:
+    def _add(self, first: Event, lines: list[bytes], on_committed: OnCommitted | None, written: Written | None = None) -> None:
         key = (first.stream, first.tenant)
         buffer = self._buffers.get(key)
         if buffer is None:
             buffer = self._buffers[key] = _TenantBuffer(key)
         if on_committed is not None:
-            buffer.waiters.append(_Waiter(len(buffer.lines), len(buffer.lines) + len(lines), on_committed))
+            buffer.waiters.append(_Waiter(len(buffer.lines), len(buffer.lines) + len(lines), on_committed, written))
         buffer.lines.extend(lines)
         self._waiting_bytes += sum(map(len, lines))
         if not buffer.is_storing:
@@ -177,11 +194,12 @@ class Outbox:
         on_outcome = partial(self._on_outcome, buffer, lines, waiters)
         try:
             message = PendingMessage(buffer.subject, pack(lines), new_id(), frame_headers(len(lines)))
-            self._committers.of(buffer.key[0]).submit_callback((message,), on_outcome)
+            self._committers.of(buffer.key[0]).submit_callback((message,), on_outcome, is_synced=False)
         except Exception as problem:  # bugs, too: waiting callers must not hang
             on_outcome(problem)
 
     def _on_outcome(self, buffer: _TenantBuffer, lines: list[bytes], waiters: list[_Waiter], outcome: Outcome) -> None:
+        """The engine has the frame, or has refused it. The next frame does not wait until this one is durable."""
         stream = buffer.key[0]
         self._waiting_bytes -= sum(map(len, lines))
         buffer.is_storing = False
@@ -193,14 +211,24 @@ class Outbox:
             self._drop(stream, len(lines))
             log.error("events_not_stored", stream=stream, count=len(lines), error=repr(outcome))
             for waiter in waiters:
-                _notify(waiter, EngineUnavailable("the events could not be stored", retry_after=1))
-        else:
-            metrics.events_framed.labels(stream).inc(len(lines))
-            metrics.frame_events.observe(len(lines))
-            for waiter in waiters:
-                if waiter.last <= 0:
-                    _notify(waiter, None)
-        if self._drained is not None and not self._buffers:
+                problem = EngineUnavailable("the events could not be stored", retry_after=1)
+                self._sync_written(waiter.written, problem, partial(_notify, waiter))
+            self._check_drained()
+            return
+        metrics.events_framed.labels(stream).inc(len(lines))
+        metrics.frame_events.observe(len(lines))
+        complete = [waiter for waiter in waiters if waiter.last <= 0]
+        self._syncing += 1
+        self._committers.sync(_written(stream, outcome[-1].sequence, complete), partial(self._on_synced, complete))
+
+    def _on_synced(self, waiters: Sequence[_Waiter], problem: EngineUnavailable | None) -> None:
+        self._syncing -= 1
+        for waiter in waiters:
+            _notify(waiter, problem)
+        self._check_drained()
+
+    def _check_drained(self) -> None:
+        if self._drained is not None and not self._buffers and not self._syncing:
             self._drained.set_result(None)
             self._drained = None
 
@@ -222,7 +250,7 @@ class Outbox:
 
     async def drain(self) -> None:
         """Wait until all events are stored or dropped."""
-        while self._buffers:
+        while self._buffers or self._syncing:
             if self._drained is None:
                 self._drained = asyncio.get_running_loop().create_future()
             for buffer in self._buffers.values():
@@ -243,11 +271,26 @@ def _lines(events: Sequence[Event]) -> list[bytes]:
     return lines
 
 
-def _fill_caller(event: Event, context: RequestContext) -> None:
-    if getattr(event, "key_id", None) == "":
-        force_setattr(event, "key_id", context.caller.key_id)
-    if getattr(event, "request_id", None) == "":
-        force_setattr(event, "request_id", context.request_id)
+def _written(stream: str, sequence: int, waiters: Sequence[_Waiter]) -> dict[str, int]:
+    """The streams to sync: that of a frame, and those of what its events report."""
+    found: dict[str, int] = {}
+    for waiter in waiters:
+        if waiter.written is not None:
+            name, last = waiter.written
+            found[name] = max(last, found.get(name, 0))
+    found[stream] = sequence
+    return found
+
+
+@cache
+def _caller_fields(kind: type[Event]) -> tuple[str, ...]:
+    return tuple(name for name in ("key_id", "request_id") if name in kind.__struct_fields__)
+
+
+def _fill_caller(event: Event, fields: tuple[str, ...], context: RequestContext) -> None:
+    for name in fields:
+        if getattr(event, name) == "":
+            force_setattr(event, name, context.caller.key_id if name == "key_id" else context.request_id)
 
 
 def _notify(waiter: _Waiter, problem: EngineUnavailable | None) -> None:

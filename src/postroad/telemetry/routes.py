@@ -8,8 +8,10 @@ from typing import Any
 
 import msgspec
 
+from postroad.api.cloudevents import telemetry_event
 from postroad.api.telemetry import EventPosition, EventStreamQuery
 from postroad.crypto.position_encryption import PositionCipher, PositionInvalid
+from postroad.http.cloudevents import accepted_events
 from postroad.http.request import Request
 from postroad.http.response import Response
 from postroad.http.routing import Route
@@ -104,7 +106,9 @@ class TelemetryRoutes:
                 errors=(EngineUnavailable,),
                 description=(
                     "Server-sent events, from now on or after `Last-Event-ID`. `event` is the type, `data` the event as JSON. "
-                    "At least once: after a reconnect some events may come again with the same `event_id`."
+                    "At least once: after a reconnect some events may come again with the same `event_id`. With "
+                    "`format=cloudevents`, or `application/cloudevents+json` in the header `Accept`, `data` is a CloudEvents 1.0 "
+                    "event."
                 ),
                 allows_admin=True,
             )
@@ -114,11 +118,14 @@ class TelemetryRoutes:
         query: EventStreamQuery = request.query
         wanted = pattern(query.events)
         positions = await self._positions(request.caller.tenant, request.header(b"last-event-id") or query.last_event_id)
+        has_envelope = query.format == "cloudevents" or accepted_events(request) is not None
         source, target = (_full_name(request.caller.tenant, one) for one in (query.source, query.target))
         return event_stream(
             request,
             self._frames(
-                request.caller, _Wanted(wanted, source, target, query.queue, query.key, query.max_per_second), positions
+                request.caller,
+                _Wanted(wanted, source, target, query.queue, query.key, query.max_per_second, has_envelope),
+                positions,
             ),
         )
 
@@ -158,8 +165,12 @@ class TelemetryRoutes:
             chosen = [(name, line) for name, line in typed if name is not None and pattern_matches(wanted.events, name)]
             chosen, left_out = thinning.choose(chosen, asyncio.get_running_loop().time())
             if left_out:
-                yield frame(b'{"event":"telemetry.thinned","left_out":%d}' % left_out, event="telemetry.thinned")
+                thinned = b'{"event":"telemetry.thinned","left_out":%d}' % left_out
+                data = telemetry_event(thinned, "telemetry.thinned", position, caller.tenant) if wanted.has_envelope else thinned
+                yield frame(data, event="telemetry.thinned")
             for index, (name, line) in enumerate(chosen, 1):
+                if wanted.has_envelope:
+                    line = _in_envelope(line, name, caller.tenant)
                 yield frame(line, event=name, event_id=position if index == len(chosen) else None)
 
 
@@ -173,6 +184,20 @@ class _Wanted:
     queue: str | None = None
     key: str | None = None
     max_per_second: int | None = None
+    has_envelope: bool = False  # of CloudEvents
+
+
+class _EventId(msgspec.Struct):
+    event_id: str = ""
+    timestamp: str = ""
+
+
+_decode_id = msgspec.json.Decoder(_EventId).decode
+
+
+def _in_envelope(line: bytes, name: str, tenant: str) -> bytes:
+    found = _decode_id(line)
+    return telemetry_event(line, name, found.event_id, tenant, found.timestamp)
 
 
 class Thinning:

@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from postroad.api.cloudevents import topic_message
 from postroad.api.queues import IdempotencyKey, IdempotencyMismatch, SchemaMismatch, SchemaTooSlow
 from postroad.api.topics import (
     LoopDetected,
@@ -20,11 +21,13 @@ from postroad.api.topics import (
     TopicMessagesQuery,
     TopicNotFound,
 )
+from postroad.http.cloudevents import EventBody
 from postroad.http.problems import problem_of
 from postroad.http.request import Request
 from postroad.http.response import Response
 from postroad.http.routing import Respond, Route, Start
 from postroad.kernel.clock import epoch_ms
+from postroad.kernel.cloudevents import CloudEvent
 from postroad.kernel.errors import (
     EngineFull,
     EngineUnavailable,
@@ -35,14 +38,14 @@ from postroad.kernel.errors import (
     TooLarge,
 )
 from postroad.kernel.identity import Scope
-from postroad.kernel.json import invalid_field
+from postroad.kernel.json import at_field, invalid_field
 from postroad.topics import metrics
 from postroad.topics.hops import HOPS_HEADER, request_hops
 from postroad.topics.lifecycle import TopicLifecycle
 from postroad.topics.publishing import SinglePublish, TopicPublisher
 from postroad.topics.reading import SequenceRange, TopicReader
 from postroad.topics.records import TopicRecord, message_of
-from postroad.topics.rules import query_patterns
+from postroad.topics.rules import check_subject, query_patterns
 
 _TAG = "Topics"
 _STORE_ERRORS = (TooLarge, EngineFull, StorageQuotaExceeded, Overloaded, EngineUnavailable)
@@ -73,7 +76,10 @@ class TopicMessageRoutes:
                     *(TopicNotFound, TopicFed, LoopDetected, IdempotencyMismatch, SchemaMismatch, SchemaTooSlow),
                     *_STORE_ERRORS,
                 ),
-                description="The message is stored durably before the response.",
+                description="The message is stored durably before the response. A CloudEvents 1.0 event is accepted in its "
+                "place, in structured mode or, with headers `ce-…` and data of any type, in binary mode; its `source` and `id` "
+                "are the idempotency key, and its `type` is the subject.",
+                events=EventBody(_of_event),
                 headers=(
                     (
                         "Idempotency-Key",
@@ -93,8 +99,10 @@ class TopicMessageRoutes:
                 body=NewTopicBatch,
                 response=TopicBatchResult,
                 errors=(TopicNotFound, TopicFed, LoopDetected, *_STORE_ERRORS),
-                description="The response has a result for each message, in order. A failed message does not affect the others.",
+                description="The response has a result for each message, in order. A failed message does not affect the others. "
+                "A batch of CloudEvents 1.0 events is accepted in place of messages.",
                 headers=_TRACE_HEADERS,
+                events=EventBody(_of_events, is_batch=True),
             ),
             Route(
                 "GET",
@@ -154,6 +162,17 @@ class TopicMessageRoutes:
         metrics.replayed.add(record.tenant, len(found.messages))
         cursor = None if found.next_sequence is None else f"{record.incarnation[-12:]}.{found.next_sequence}"
         return Response(TopicMessagePage(items=[message_of(one) for one in found.messages], next_cursor=cursor, count=count))
+
+
+def _of_event(event: CloudEvent, path: str = "$") -> NewTopicMessage:
+    """Raises BodyInvalid if its type cannot be a subject."""
+    with at_field(f"{path}.type"):
+        check_subject(str(event.attributes["type"]))
+    return topic_message(event)
+
+
+def _of_events(events: Sequence[CloudEvent]) -> NewTopicBatch:
+    return NewTopicBatch([_of_event(one, f"$[{index}]") for index, one in enumerate(events)])
 
 
 def _cursor_sequence(record: TopicRecord, cursor: str) -> int:

@@ -20,6 +20,7 @@ from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import Conflict, EngineRefused, PostroadError
 from postroad.kernel.futures import resolve
 from postroad.kernel.ids import new_id
+from postroad.kernel.media_types import is_json
 from postroad.kernel.usage_counters import UsageCounters
 from postroad.queues.schemas import Schemas
 from postroad.telemetry.flow_counters import FlowCounters
@@ -28,6 +29,7 @@ from postroad.topics.hops import check_hops
 from postroad.topics.lifecycle import TopicLifecycle
 from postroad.topics.records import TopicRecord, pending_message
 from postroad.topics.rules import IdempotencyMark, MessageLimits, body_hash, check_message, message_body, message_id, parse_mark
+from postroad.tracing.messaging import SIZE, ending, publishing, record_batch
 
 _FIRST_READS = 5
 _FIRST_READ_SECONDS = 0.05
@@ -96,6 +98,22 @@ class TopicPublisher:
             future: asyncio.Future[PublishedTopicMessage] = asyncio.get_running_loop().create_future()
             self.store_single(single, partial(resolve, future))
             return await future
+        if context.span is None:
+            return await self._publish(context, topic, new, hops, feeder, extension)
+        context, span = publishing(context, context.span, topic)
+        with span:
+            return await self._publish(context, topic, new, hops, feeder, extension)
+
+    async def _publish(
+        self,
+        context: RequestContext,
+        topic: str,
+        new: NewTopicMessage,
+        hops: int,
+        feeder: str | None,
+        extension: str | None,
+    ) -> PublishedTopicMessage:
+        """Publish a message that is deduplicated, has to match a schema, or whose topic is not known yet."""
         record = self._lifecycle.cached(context.tenant, topic)
         if record is None:
             record = await self._lifecycle.find_or_create(context, topic)
@@ -126,6 +144,9 @@ class TopicPublisher:
             return None
         _check_allowed(record, hops, feeder)
         body = self._checked_body(context, new, "$")
+        if context.span is not None:
+            context, span = publishing(context, context.span, topic)
+            span.attributes[SIZE] = len(body.data)
         return SinglePublish(context, record, self._pending(record, context, new, body, hops, extension))
 
     def store_single(self, single: SinglePublish, on_published: OnPublished) -> None:
@@ -133,8 +154,15 @@ class TopicPublisher:
 
         Raises TooLarge, StorageQuotaExceeded, EngineFull, Overloaded: then nothing is stored.
         """
-        write = single.pending.write
-        self._committers.of(single.record.stream).submit_callback((write,), partial(self._on_stored, single, on_published))
+        write, span = single.pending.write, single.context.span
+        if span is not None:
+            on_published = ending(span, on_published)
+        try:
+            self._committers.of(single.record.stream).submit_callback((write,), partial(self._on_stored, single, on_published))
+        except PostroadError as error:
+            if span is not None:
+                span.end(error)
+            raise
 
     def _on_stored(self, single: SinglePublish, on_published: OnPublished, outcome: Outcome) -> None:
         published: PublishedTopicMessage | Exception
@@ -160,6 +188,23 @@ class TopicPublisher:
     ) -> list[PublishedTopicMessage | PostroadError]:
         """Like `publish` for each message, with an outcome for each. A failed message does not affect the others. Messages of one
         group are stored in their order."""
+        if context.span is None:
+            return await self._publish_batch(context, topic, batch, hops, feeder, extensions)
+        context, span = publishing(context, context.span, topic)
+        with span:
+            outcomes = await self._publish_batch(context, topic, batch, hops, feeder, extensions)
+            record_batch(span, outcomes)
+            return outcomes
+
+    async def _publish_batch(
+        self,
+        context: RequestContext,
+        topic: str,
+        batch: Sequence[NewTopicMessage],
+        hops: int,
+        feeder: str | None,
+        extensions: Sequence[str | None],
+    ) -> list[PublishedTopicMessage | PostroadError]:
         record = await self._lifecycle.find_or_create(context, topic)
         _check_allowed(record, hops, feeder)
         outcomes: list[PublishedTopicMessage | PostroadError | None] = [None] * len(batch)
@@ -258,7 +303,7 @@ class TopicPublisher:
         schema, field = record.settings.schema, "payload" if new.body_b64 is UNSET else "body_b64"
         if schema is None:
             return
-        if not rules.is_json(body.content_type):
+        if not is_json(body.content_type):
             detail = f"the topic has a JSON Schema, and {body.content_type} is no JSON type"
             raise SchemaMismatch(detail, extra={"errors": [{"path": f"{path}.contentType", "detail": detail}]})
         await self._schemas.check(record.tenant, record.stream, schema, body.data, f"{path}.{field}")

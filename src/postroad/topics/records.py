@@ -15,6 +15,7 @@ from postroad.jetstream.protocol import header_lines
 from postroad.jetstream.stream_lifecycle import StreamOwner
 from postroad.jetstream.stream_reader import Entry
 from postroad.kernel.clock import rfc3339
+from postroad.kernel.media_types import is_json
 from postroad.kernel.names import topic_stream, topic_subject
 from postroad.topics import rules
 
@@ -177,7 +178,7 @@ def json_payload(stored: StoredTopicMessage) -> msgspec.Raw | None:
 
 def json_content(content_type: str | None, body: bytes) -> msgspec.Raw | None:
     """Like `json_payload`, of any content."""
-    if content_type is None or not rules.is_json(content_type):
+    if content_type is None or not is_json(content_type):
         return None
     try:
         if not body.isascii():

@@ -13,9 +13,7 @@ from postroad.api.topics import SUBJECT_TOKENS_MAX, NewTopicMessage, TopicSettin
 from postroad.kernel import matching
 from postroad.kernel.errors import InvalidParameter, TooLarge
 from postroad.kernel.json import invalid_field
-
-JSON = "application/json"
-BYTES = "application/octet-stream"
+from postroad.kernel.media_types import BYTES, JSON, is_json
 
 # Names of the stored NATS headers. Those of the publisher keep their own names.
 CONTENT_TYPE = "Content-Type"
@@ -128,11 +126,6 @@ class MessageBody:
 
     data: bytes
     content_type: str
-
-
-def is_json(content_type: str) -> bool:
-    kind = content_type.partition(";")[0].strip().lower()
-    return kind == JSON or kind.endswith("+json")
 
 
 def message_body(new: NewTopicMessage, bytes_max: int, path: str = "$") -> MessageBody:

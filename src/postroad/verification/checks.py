@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-from postroad.verification.installation import Installation, expect, until
+from postroad.verification.installation import Installation, expect, in_minutes, until
 
 Run = Callable[[Installation], None]
 CLEANUP = "cleanup"
@@ -127,6 +127,22 @@ def a_session_gets_its_copy(where: Installation) -> None:
     until(lambda: "three" in caller.ok("GET", f"{path}?offset=-1").text, "the copy did not arrive")
 
 
+def a_token_works_once(where: Installation) -> None:
+    wanted = {"resource": f"stream/{where.name}", "once": True, "expiresInSeconds": 60}
+    token = where.caller.with_key(where.caller.call("POST", "/v1/tokens", wanted)["token"])
+    token.ok("GET", f"{where.stream}?offset=-1")
+    token.refused(401, "GET", f"{where.stream}?offset=-1")
+
+
+def a_disabled_key_is_refused(where: Installation) -> None:
+    made = where.caller.call("POST", "/api/control/keys", {"name": where.name, "scopes": ["read"], "expiresAt": in_minutes(5)})
+    path, key = f"/api/control/keys/{made['record']['id']}", where.caller.with_key(made["key"])
+    where.undo.append(lambda: where.caller.call("DELETE", path))
+    until(lambda: key.send("GET", "/v1/whoami").is_success, "the new key is not accepted")
+    where.caller.call("PATCH", path, {"enabled": False})
+    until(lambda: key.send("GET", "/v1/whoami").status_code in (401, 403), "the disabled key is still accepted", 1.0)
+
+
 def refusals_are_precise(where: Installation) -> None:
     path, body = f"{where.queue}/messages", b'{"payload": 1, "delayMs": "soon"}'
     problem = where.caller.refused(422, "POST", path, data=body, media="application/json")
@@ -155,6 +171,8 @@ _RUNS: tuple[Run, ...] = (
     redrive_returns_it,
     a_stream_resumes,
     a_session_gets_its_copy,
+    a_token_works_once,
+    a_disabled_key_is_refused,
     refusals_are_precise,
     another_tenant_is_not_visible,
     clean_up,

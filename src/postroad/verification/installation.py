@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 import httpx
@@ -28,6 +29,9 @@ class Caller:
     def __init__(self, client: httpx.Client, key: str, tenant: str | None = None) -> None:
         self._client = client
         self._headers = {"Authorization": f"Bearer {key}", **({"X-Postroad-Tenant": tenant} if tenant else {})}
+
+    def with_key(self, key: str) -> "Caller":
+        return Caller(self._client, key)
 
     def send(self, method: str, path: str, body: object = None, *, data: bytes | None = None, media: str = "") -> httpx.Response:
         """Raises Unreachable. A write that is held by a backup is repeated."""
@@ -149,6 +153,10 @@ def until(found: Callable[[], T], message: str, seconds: float = 10.0) -> T:
         if time.monotonic() > deadline:
             raise CheckFailed(message)
         time.sleep(_POLL_SECONDS)
+
+
+def in_minutes(minutes: int) -> str:
+    return (datetime.now(UTC) + timedelta(minutes=minutes)).isoformat()
 
 
 def random_name() -> str:

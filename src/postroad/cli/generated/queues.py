@@ -86,6 +86,12 @@ def put_queues(
     dedupe_scope: Annotated[
         Literal["queue", "group"] | None, typer.Option("--dedupe-scope", help="Where a `dedupeId` is remembered.")
     ] = None,
+    backend: Annotated[
+        Literal["engine", "rabbitmq"] | None,
+        typer.Option(
+            "--backend", help="Where the messages are; fixed at creation. The default is the installation's, if that can."
+        ),
+    ] = None,
     as_json: AsJson = False,
     wide: Wide = False,
 ) -> None:
@@ -116,6 +122,7 @@ def put_queues(
                 ordered=ordered,
                 dedupe_by_content=dedupe_by_content,
                 dedupe_scope=dedupe_scope,
+                backend=backend,
             ),
             as_json,
             wide=wide,

@@ -123,9 +123,9 @@ def delete_routes(
     command: Annotated[str, typer.Argument(help="Name of the command.")],
     yes: Yes = False,
 ) -> None:
-    """Delete a command route with its grants."""
+    """Delete a command route with its grants and quotas."""
     with connected() as client:
-        confirm(f"Delete the route {service}/{command} with its grants?", yes)
+        confirm(f"Delete the route {service}/{command} with its grants and quotas?", yes)
         client.routes.delete(service, command)
         typer.echo(f"deleted the route {service}/{command}")
 

@@ -61,7 +61,7 @@ class JobsCalls:
 
         Takes the message of an unfinished job out of its queue. A worker that has it learns of it when it extends its
         lease or reports progress; if it acknowledges before, the job is done. Idempotent. Raises JobNotFound, JobEnded,
-        QueueNotFound.
+        QueueNotFound, BackendCannot.
         """
         body = body_of({"reason": reason})
         return Call(method="POST", path=f"/v1/jobs/{segment(job)}/cancel", body=body, response=Job)
@@ -70,7 +70,8 @@ class JobsCalls:
     def run_now(self, job: str) -> Call[Job]:
         """Run a delayed or retrying job now.
 
-        A job that is ready already stays as it is. Raises JobNotFound, JobEnded, JobInProgress, QueueNotFound.
+        A job that is ready already stays as it is. Raises JobNotFound, JobEnded, JobInProgress, QueueNotFound,
+        BackendCannot.
         """
         return Call(method="POST", path=f"/v1/jobs/{segment(job)}/run", response=Job)
 

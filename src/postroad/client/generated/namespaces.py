@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from postroad.client.buckets import AsyncBuckets, Buckets
     from postroad.client.commands import AsyncCommands, Commands
     from postroad.client.generated.alerts import Alerts, AsyncAlerts
+    from postroad.client.generated.asyncapi import Asyncapi, AsyncAsyncapi
     from postroad.client.generated.audit import AsyncAudit, Audit
     from postroad.client.generated.bans import AsyncBans, Bans
     from postroad.client.generated.grants import AsyncGrants, Grants
@@ -249,6 +250,12 @@ class GeneratedNamespaces:
 
         return LiveState(self._transport)
 
+    @cached_property
+    def asyncapi(self) -> "Asyncapi":
+        from postroad.client.generated.asyncapi import Asyncapi
+
+        return Asyncapi(self._transport)
+
 
 class AsyncGeneratedNamespaces:
     def __init__(self, transport: "AsyncTransport") -> None:
@@ -457,3 +464,9 @@ class AsyncGeneratedNamespaces:
         from postroad.client.live_state import AsyncLiveState
 
         return AsyncLiveState(self._transport)
+
+    @cached_property
+    def asyncapi(self) -> "AsyncAsyncapi":
+        from postroad.client.generated.asyncapi import AsyncAsyncapi
+
+        return AsyncAsyncapi(self._transport)

@@ -148,6 +148,7 @@ class QueuesCalls:
         ordered: bool = False,
         dedupe_by_content: bool = False,
         dedupe_scope: Literal["queue", "group"] | None = None,
+        backend: Literal["engine", "rabbitmq"] | None = None,
     ) -> Call[Queue]:
         """Create a queue or replace its settings.
 
@@ -174,6 +175,7 @@ class QueuesCalls:
                 "ordered": ordered or None,
                 "dedupeByContent": dedupe_by_content or None,
                 "dedupeScope": dedupe_scope,
+                "backend": backend,
             }
         )
         return Call(method="PUT", path=f"/v1/queues/{segment(queue)}", body=body, response=Queue)
@@ -202,6 +204,7 @@ class QueuesCalls:
         ordered: bool | UnsetType | None = UNSET,
         dedupe_by_content: bool | UnsetType | None = UNSET,
         dedupe_scope: Literal["queue", "group"] | UnsetType | None = UNSET,
+        backend: Literal["engine", "rabbitmq"] | UnsetType | None = UNSET,
     ) -> Call[Queue]:
         """Change settings of a queue.
 
@@ -230,6 +233,7 @@ class QueuesCalls:
                 "ordered": ordered,
                 "dedupeByContent": dedupe_by_content,
                 "dedupeScope": dedupe_scope,
+                "backend": backend,
             },
         )
         return Call(method="PATCH", path=f"/v1/queues/{segment(queue)}", body=body, response=Queue)
@@ -249,7 +253,7 @@ class QueuesCalls:
         """Delete all messages of a queue.
 
         Leased and delayed messages are included; dead letters are kept. With a filter, only messages that match are
-        removed, and their jobs are cancelled. Raises QueueNotFound.
+        removed, and their jobs are cancelled. Raises QueueNotFound, BackendCannot.
         """
         body = body_of({"dryRun": dry_run or None, "filter": filter})
         return Call(method="POST", path=f"/v1/queues/{segment(queue)}/purge", body=body, response=Purged)
@@ -292,7 +296,7 @@ class QueuesCalls:
         """Peek at messages without leasing them.
 
         Oldest first, or with `order=newest` newest first. One request searches some thousands of messages; `nextCursor`
-        continues the search. Raises QueueNotFound.
+        continues the search. Raises QueueNotFound, BackendCannot.
         """
         return Pages(
             call=Call(
@@ -323,7 +327,7 @@ class QueuesCalls:
         """Show a message of a queue with its payload.
 
         In any state but dead. Its id begins with the time, so the search begins there. Raises QueueNotFound,
-        MessageNotFound.
+        MessageNotFound, BackendCannot.
         """
         return Call(method="GET", path=f"/v1/queues/{segment(queue)}/messages/{segment(message)}", response=PeekedMessage)
 
@@ -332,7 +336,7 @@ class QueuesCalls:
         """Remove a message from a queue.
 
         Its job is cancelled, and can be retried for a week. A consumer that has leased it learns of it when it extends
-        the lease. Raises QueueNotFound, MessageNotFound.
+        the lease. Raises QueueNotFound, MessageNotFound, BackendCannot.
         """
         return Call(method="DELETE", path=f"/v1/queues/{segment(queue)}/messages/{segment(message)}")
 

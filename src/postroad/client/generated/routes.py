@@ -63,7 +63,7 @@ class RoutesCalls:
 
     @operation
     def delete(self, service: str, command: str) -> Call[None]:
-        """Delete a command route with its grants. Raises CommandRouteNotFound, Conflict."""
+        """Delete a command route with its grants and quotas. Raises CommandRouteNotFound, Conflict."""
         return Call(method="DELETE", path=f"/v1/routes/{segment(service)}/{segment(command)}")
 
     @operation
