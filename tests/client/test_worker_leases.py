@@ -1,7 +1,7 @@
 """Lease renewal and acks of a worker, with a fake client: the calls, their order, and the reported outcomes."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -15,6 +15,7 @@ from postroad.client.worker.acker import Acker
 from postroad.client.worker.leases import Lease, LeaseRenewer
 from postroad.client.worker.outcomes import Outcome, reason_of
 from postroad.client.worker.workers import WorkerSettings
+from tests.virtual_time import in_virtual_time
 from tests.waiting import eventually
 
 EXPIRED = Problem(type="", code="lease-expired", status=409, title="Lease expired", detail="expired", retryable=False)
@@ -74,13 +75,10 @@ def fake() -> FakeClient:
 
 
 @pytest.fixture
-async def run() -> AsyncIterator[Callable[[Any], None]]:
+def run() -> Callable[[Any], None]:
     """Run coroutines until the test ends."""
     tasks: list[asyncio.Task[None]] = []
-    yield lambda coroutine: tasks.append(asyncio.create_task(coroutine))
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    return lambda coroutine: tasks.append(asyncio.create_task(coroutine))
 
 
 def no_pauses() -> Iterator[float]:
@@ -91,6 +89,7 @@ def no_pauses() -> Iterator[float]:
 # Renewal
 
 
+@in_virtual_time
 async def test_a_lease_is_extended_after_a_third_of_its_time(fake: FakeClient, run: Callable[[Any], None]) -> None:
     renewer = LeaseRenewer(fake, "q", 900, lambda *_: None)  # type: ignore[arg-type]
     run(renewer.run())
@@ -103,6 +102,7 @@ async def test_a_lease_is_extended_after_a_third_of_its_time(fake: FakeClient, r
     renewer.remove(lease)
 
 
+@in_virtual_time
 async def test_leases_of_similar_age_are_extended_together(fake: FakeClient, run: Callable[[Any], None]) -> None:
     renewer = LeaseRenewer(fake, "q", 300, lambda *_: None)  # type: ignore[arg-type]
     run(renewer.run())
@@ -111,6 +111,7 @@ async def test_leases_of_similar_age_are_extended_together(fake: FakeClient, run
     assert sorted(fake.calls[0][1]) == ["r-0", "r-1", "r-2", "r-3", "r-4"]
 
 
+@in_virtual_time
 async def test_a_removed_lease_is_not_extended(fake: FakeClient, run: Callable[[Any], None]) -> None:
     renewer = LeaseRenewer(fake, "q", 900, lambda *_: None)  # type: ignore[arg-type]
     run(renewer.run())
@@ -121,6 +122,7 @@ async def test_a_removed_lease_is_not_extended(fake: FakeClient, run: Callable[[
     assert not any("r-1" in receipts for _, receipts in fake.calls)
 
 
+@in_virtual_time
 async def test_release_waits_for_an_extension_in_flight(fake: FakeClient, run: Callable[[Any], None]) -> None:
     """Otherwise the extension could arrive after the nack and replace the retry delay."""
     renewer = LeaseRenewer(fake, "q", 600, lambda *_: None)  # type: ignore[arg-type]
@@ -137,6 +139,7 @@ async def test_release_waits_for_an_extension_in_flight(fake: FakeClient, run: C
 
 
 @pytest.mark.parametrize("problem", [EngineUnavailable("away"), Unauthenticated("no")])
+@in_virtual_time
 async def test_a_failed_extension_is_retried_until_the_lease_ends(
     fake: FakeClient, run: Callable[[Any], None], problem: Exception
 ) -> None:
@@ -151,6 +154,7 @@ async def test_a_failed_extension_is_retried_until_the_lease_ends(
     await eventually(lambda: lost == [lease])
 
 
+@in_virtual_time
 async def test_a_call_without_a_response_ends_with_the_lease(fake: FakeClient, run: Callable[[Any], None]) -> None:
     lost: list[Lease] = []
     renewer = LeaseRenewer(fake, "q", 150, lambda lease, _: lost.append(lease))  # type: ignore[arg-type]
@@ -160,6 +164,7 @@ async def test_a_call_without_a_response_ends_with_the_lease(fake: FakeClient, r
     await eventually(lambda: lost == [lease])
 
 
+@in_virtual_time
 async def test_only_expired_leases_are_lost(fake: FakeClient, run: Callable[[Any], None]) -> None:
     lost: list[Lease] = []
     renewer = LeaseRenewer(fake, "q", 150, lambda lease, _: lost.append(lease))  # type: ignore[arg-type]
@@ -170,6 +175,7 @@ async def test_only_expired_leases_are_lost(fake: FakeClient, run: Callable[[Any
     assert lost == [bad]
 
 
+@in_virtual_time
 async def test_all_leases_of_a_deleted_queue_are_lost_at_once(fake: FakeClient, run: Callable[[Any], None]) -> None:
     lost: list[Lease] = []
     renewer = LeaseRenewer(fake, "q", 300, lambda lease, _: lost.append(lease))  # type: ignore[arg-type]
@@ -188,6 +194,7 @@ def lease_of(number: int, seconds: float = 5) -> Lease:
     return Lease(message(number), now + seconds, now)
 
 
+@in_virtual_time
 async def test_acks_during_a_request_are_sent_together(fake: FakeClient, run: Callable[[Any], None]) -> None:
     acker = Acker(fake, "q", no_pauses)  # type: ignore[arg-type]
     run(acker.run())
@@ -203,6 +210,7 @@ async def test_acks_during_a_request_are_sent_together(fake: FakeClient, run: Ca
     assert [len(receipts) for _, receipts in fake.calls] == [1, 5]
 
 
+@in_virtual_time
 async def test_acks_and_nacks_are_retried_until_the_lease_ends(fake: FakeClient, run: Callable[[Any], None]) -> None:
     acker = Acker(fake, "q", no_pauses)  # type: ignore[arg-type]
     run(acker.run())
@@ -213,6 +221,7 @@ async def test_acks_and_nacks_are_retried_until_the_lease_ends(fake: FakeClient,
     assert [name for name, _ in fake.calls] == ["ack"] * 4 + ["nack"] * 4
 
 
+@in_virtual_time
 async def test_acks_and_nacks_fail_with_the_lease_or_a_permanent_error(fake: FakeClient, run: Callable[[Any], None]) -> None:
     acker = Acker(fake, "q", no_pauses)  # type: ignore[arg-type]
     run(acker.run())

@@ -32,7 +32,7 @@ from postroad.subscriptions.records import LIVE_CURSOR, ProgressRecord, Subscrip
 from postroad.subscriptions.takeover import Takeover
 from postroad.subscriptions.topic_follower import TopicFollower
 from postroad.subscriptions.topic_followers import TopicFollowers
-from tests.subscriptions.virtual_time import VirtualTimeLoop
+from tests.virtual_time import VirtualTimeLoop
 
 SUBJECT = "t.acme__orders"
 MEMBER_SECONDS = 6.0

@@ -349,7 +349,8 @@ export const cases = {
       found.push(event.message_id)
       if (event.message_id === missed.messageId) break
     }
-    equal([typeof after, found.at(-1), found.length <= 2], ['string', missed.messageId, true])
+    // The group of the last event that was read may come again, earlier groups do not.
+    equal([typeof after, found.at(-1), found.includes(seen[0])], ['string', missed.messageId, false])
   },
 
   async 'a topic is read live'({ client }) {
