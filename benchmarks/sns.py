@@ -72,7 +72,11 @@ async def _rate(
 ) -> float:
     """Arrivals per second, from the first publish to the last arrival. Raises Unavailable if some are missing."""
     before, started = await arrived(), time.perf_counter()
-    await _published(publish, messages)
+    try:
+        async with asyncio.timeout(DEADLINE_SECONDS):  # moto delivers before it answers a publish
+            await _published(publish, messages)
+    except TimeoutError:
+        raise Unavailable(f"{messages} publishes were not answered in {DEADLINE_SECONDS:.0f} s") from None
     while (count := await arrived() - before) < total:
         if time.perf_counter() - started > DEADLINE_SECONDS:
             raise Unavailable(f"{count} of {total} arrived in {DEADLINE_SECONDS:.0f} s")
@@ -129,7 +133,7 @@ async def _of_peer(url: str, messages: int, subscriptions: int, *, has_push: boo
                     return receiver.count()
 
                 with contextlib.suppress(Unavailable):
-                    push = "not delivered in time"
+                    push = f"not delivered in {DEADLINE_SECONDS:.0f} s"
                     rate = await _rate(
                         lambda: sns.call("Publish", TopicArn=arn, Message=PAYLOAD), messages, received, messages * subscriptions
                     )
@@ -170,6 +174,7 @@ def main() -> None:
     with postroad(POSTROAD_OUTBOUND_ALLOW="127.0.0.0/8", POSTROAD_REQUESTS_PER_SECOND_PER_TENANT_MAX="0") as server:
         rows = [["Postroad, fsynced", *uvloop.run(of_postroad(server, messages, subscriptions))]]
     for peer, has_push in ((moto.PEER, True), (ministack.PEER, True), (fauxqs.PEER, False)):
+        print(f"{peer.name} …", file=sys.stderr, flush=True)
         rows.append([peer.name.replace("SQS", "SNS"), *of_peer(peer, messages, subscriptions, has_push=has_push)])
     print(table(["", f"push to {subscriptions}, deliveries/s", "to a queue, messages/s"], rows))
 

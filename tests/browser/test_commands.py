@@ -1,12 +1,20 @@
 """Commands in the console: search, replays, the telemetry queue."""
 
+import asyncio
 import re
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 
+import msgspec
 import pytest
 from playwright.sync_api import expect
 
+from postroad.contracts.verdicts import FAIRNESS_VERDICTS, DominatedRoute, FairnessVerdict
+from postroad.jetstream.connection import Connection, ConnectionSettings
 from tests.browser.commands import register, send
 from tests.browser.console import Console
+from tests.installation import Installation
 
 pytestmark = pytest.mark.browser
 
@@ -83,3 +91,40 @@ def test_a_dry_run_shows_the_check_that_fails(console: Console) -> None:
     expect(grant).to_contain_text("no grant for")
     expect(page.get_by_text("acl-deny")).to_be_visible()
     assert console.call("GET", "/v1/queues/bot-post")["stats"]["ready"] == 0
+
+
+def test_a_ban_by_the_auditor_appears_and_is_lifted(console: Console, installation: Installation) -> None:
+    """The verdict takes the way of the pipeline's: the work queue, the leader's checks, the table of bans."""
+    register(console)
+    now = time.time()
+    verdict = FairnessVerdict(
+        v=1,
+        tenant=console.tenant,
+        source=f"{console.tenant}/billing",
+        minute=datetime.fromtimestamp((now // 60 - 1) * 60, UTC),
+        routes=(DominatedRoute(target=f"{console.tenant}/bot", command="post", share=0.9, dispatched=200),),
+        violations=4,
+        ban_until=datetime.fromtimestamp(now + 300, UTC),
+    )
+    page = console.sign_in(console.admin_key, f"/commands?tab=bans&tenant={console.tenant}")
+    expect(page.get_by_text("No source is banned")).to_be_visible()
+    with ThreadPoolExecutor(1) as thread:  # the browser's event loop runs in this one
+        thread.submit(asyncio.run, published(installation.engine, verdict)).result()
+    row = page.get_by_role("row", name=re.compile("billing.*auditor"))
+    expect(row).to_be_visible()
+    row.get_by_role("button", name="Lift…").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Why it is lifted, for the audit log").fill("agreed with billing")
+    dialog.get_by_role("button", name="Lift 1 ban").click()
+    expect(page.get_by_text("No source is banned")).to_be_visible()
+    assert console.call("GET", "/v1/bans")["bans"] == []
+
+
+async def published(engine: ConnectionSettings, verdict: FairnessVerdict) -> None:
+    connection = Connection(engine)
+    await connection.open()
+    try:
+        subject = FAIRNESS_VERDICTS.subject_of(tenant=verdict.tenant)
+        await connection.request(subject, msgspec.json.encode(verdict))
+    finally:
+        await connection.close()
