@@ -16,6 +16,8 @@ from postroad.settings import load_settings
 from tests.architecture.source import ROOT
 from tests.deployment.kustomize import Resource, render
 
+pytestmark = pytest.mark.engine
+
 DEPLOY = ROOT / "deploy"
 OVERLAYS = ("base", "overlays/small", "overlays/three-zones")
 VERSIONS = ("1.29", "1.31", "1.33")
@@ -37,7 +39,6 @@ def compose() -> dict[str, Any]:
     return content
 
 
-@pytest.mark.engine
 @pytest.mark.parametrize("name", ["compose.yaml", "compose.rabbitmq.yaml"])
 def test_the_compose_files_have_the_form_of_the_specification(name: str) -> None:
     done = subprocess.run(
@@ -48,7 +49,6 @@ def test_the_compose_files_have_the_form_of_the_specification(name: str) -> None
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.engine
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_manifests_are_valid_for_kubernetes(version: str, tmp_path: Path) -> None:
     for name in OVERLAYS:
@@ -102,9 +102,10 @@ def test_servers_and_zones_are_spread() -> None:
     assert counts == {"nats": 1, "gateway": 1, "background": 1, "pipeline": 1}
 
 
-def test_what_the_renderer_does_not_know_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "kustomization.yaml").write_text("resources: []\nnamePrefix: x\n")
-    with pytest.raises(ValueError, match="namePrefix"):
+def test_a_patch_without_a_target_is_refused(tmp_path: Path) -> None:
+    patch = "[{patch: '{apiVersion: v1, kind: ConfigMap, metadata: {name: x}}'}]"
+    (tmp_path / "kustomization.yaml").write_text(f"resources: []\npatches: {patch}\n")
+    with pytest.raises(ValueError, match="ConfigMap"):
         render(tmp_path)
 
 
