@@ -166,6 +166,26 @@ async def test_a_killed_restore_is_resumed_or_aborted(install: Install, tmp_path
     assert again.code != 0 and "Engine not empty" in again.stderr
 
 
+async def test_a_restore_does_not_sync_each_message(install: Install, tmp_path: Path) -> None:
+    """nats-server gives a part of a stream five seconds, and with an fsync for each message that is too little on a disk."""
+    old, writers = await loaded(install)
+    assert (await run(old.home, "backup", "--out", str(tmp_path / "backup"))).code == 0
+    headers = old.headers
+    await old.stop()
+    new = install("new", POSTROAD_SYNC="always")
+    share_platform_key(old.home, new.home)
+    process = start(new.home, "restore", str(tmp_path / "backup"), POSTROAD_SYNC="always")
+    configuration = new.home / "var" / "nats" / "nats.conf"
+    await eventually(configuration.exists)
+    assert 'sync_interval: "always"' not in configuration.read_text()
+    _, errors = await asyncio.to_thread(process.communicate)
+    assert process.returncode == 0, errors
+    await new.start().ready(180)
+    assert 'sync_interval: "always"' in configuration.read_text()
+    found = await stored(new, headers)
+    assert {kind: set(numbers) for kind, numbers in found.items()} == writers.acknowledged
+
+
 async def test_what_cannot_be_restored_is_refused_before_anything_changes(install: Install, tmp_path: Path) -> None:
     old, writers = await loaded(install)
     folder, passphrase = tmp_path / "backup", tmp_path / "passphrase"

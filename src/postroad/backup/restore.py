@@ -89,7 +89,7 @@ async def restore_backup(
     settings = with_known_platform_key(settings)
     backup = await asyncio.to_thread(open_backup, folder, passphrase)
     check_platform_keys(backup.manifest, platform_keys(settings))
-    async with engine_access(settings, "postroad-restore", creates=True) as connection:
+    async with engine_access(settings, "postroad-restore", restores=True) as connection:
         await _check_unused(connection)
         bucket = installation_bucket(connection)
         await _begin(connection, bucket, settings, backup.manifest)

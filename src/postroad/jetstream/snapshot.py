@@ -13,7 +13,7 @@ from postroad.jetstream.connection import Connection, ConnectionLost, Reply
 from postroad.jetstream.incoming_message import IncomingMessage
 from postroad.jetstream.management import StreamState
 from postroad.jetstream.protocol import encode_plain
-from postroad.kernel.errors import EngineUnavailable
+from postroad.kernel.errors import EngineRefused, EngineUnavailable
 from postroad.kernel.ids import new_id
 
 CHUNK_BYTES = 256 * 1024
@@ -21,6 +21,7 @@ _SILENCE_SECONDS = 60.0  # without a chunk; the server reads the next one from i
 _START_SECONDS = 60.0
 _FINISH_SECONDS = 600.0  # the server reads and indexes the whole stream
 _CHUNKS_IN_FLIGHT = 16
+_CLOSED_PIPE = "closed pipe"  # the server's watchdog has ended the restore
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +138,9 @@ async def restore_stream(connection: Connection, snapshot: Snapshot, chunks: Ite
             connection.send(encode_plain(begun.deliver_subject, chunk, reply_subject))
             in_flight.append(replied)
             if len(in_flight) >= _CHUNKS_IN_FLIGHT:
-                await _received(in_flight.popleft())
+                await _received(name, in_flight.popleft())
         while in_flight:
-            await _received(in_flight.popleft())
+            await _received(name, in_flight.popleft())
         ended = _decode_restore((await connection.request(begun.deliver_subject, b"", timeout=_FINISH_SECONDS)).data)
     except (ConnectionLost, TimeoutError) as exc:
         raise EngineUnavailable(f"the engine stopped restoring {name}", retry_after=1) from exc
@@ -153,12 +154,15 @@ def _is_platform(stream: str) -> bool:
     return "_" not in stream
 
 
-async def _received(replied: "asyncio.Future[Reply]") -> None:
+async def _received(name: str, replied: "asyncio.Future[Reply]") -> None:
     """Raises EngineRefused if the server has ended the restore, ConnectionLost, TimeoutError."""
     async with asyncio.timeout(_SILENCE_SECONDS):
         reply = await replied
-    if reply.status == "503":
-        raise ConnectionLost
     error = _decode_restore(reply.data).error if reply.data else None
+    if reply.status == "503" or (error is not None and _CLOSED_PIPE in error.description):
+        raise EngineRefused(
+            f"nats-server stopped restoring {name}: storing a part of it took more than five seconds. Let it sync less often "
+            "(sync_interval: 2m; POSTROAD_SYNC=2m of an embedded one that runs) until the restore has ended, and repeat it"
+        )
     if error is not None:
         raise translate(error)

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from postroad.container import connection_settings, group_sync
+from postroad.jetstream import kernel_aio
 from postroad.jetstream.connection import Connection
 from postroad.kernel.errors import DataDirectoryInUse, PostroadError
 from postroad.runtime.embedded_server import EmbeddedServer, with_running_engine
@@ -15,14 +16,17 @@ from postroad.settings import Secret, Settings
 
 
 @asynccontextmanager
-async def engine_access(settings: Settings, name: str, *, creates: bool = False) -> AsyncIterator[Connection]:
+async def engine_access(settings: Settings, name: str, *, restores: bool = False) -> AsyncIterator[Connection]:
     """A connection to the server of the settings, to the running embedded server, or to one that runs for the block only.
 
-    `creates`: a data directory without data is no error. Raises EngineUnavailable, and PostroadError if there is no data.
+    `restores`: a data directory without data is no error, and a server of the block does not sync each message that it restores,
+    so the block has to end with `store_sync.wait_filesystem`. Raises EngineUnavailable, and PostroadError if there is no data.
     """
-    if settings.nats_url is None and not creates and not (settings.data_dir / "nats").exists():
+    if settings.nats_url is None and not restores and not (settings.data_dir / "nats").exists():
         raise PostroadError(f"there is no data in {settings.data_dir}: use --data, or set POSTROAD_NATS_URL")
     stored = settings if settings.nats_url is not None else with_store(settings)
+    if restores and kernel_aio.is_supported():
+        stored = replace(stored, sync="group")
     server = EmbeddedServer(server_settings(stored))
     try:
         command = server.prepare() if settings.nats_url is None else None
