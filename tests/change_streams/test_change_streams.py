@@ -11,10 +11,13 @@ from nats.js import JetStreamContext
 from postroad.buckets import bridges as bridges_module
 from postroad.buckets import revision_trimmer
 from postroad.buckets.bridge import ChangeStreamBridge
+from postroad.buckets.bridges import Lag
 from postroad.buckets.capability import BucketsCapability
 from postroad.buckets.lifecycle import bucket_key
-from postroad.buckets.revision_trimmer import SPARE_REVISIONS
+from postroad.buckets.revision_trimmer import SPARE_REVISIONS, RevisionTrimmer
 from postroad.jetstream.management import purge_stream, stream_info
+from postroad.jetstream.stream_reader import Entry
+from postroad.kernel.errors import EngineUnavailable
 from postroad.kernel.names import bucket_store, topic_stream
 from tests.buckets.test_values import make_bucket, put
 from tests.gateway import Gateway, Tenant
@@ -207,6 +210,44 @@ async def test_foreign_messages_at_the_end_of_the_topic_repeat_nothing(gateway: 
     assert [one["headers"].get("Postroad-Revision") for one in found] == ["1", None, "2"]
 
 
+async def test_a_bug_while_copying_delays_the_changes_and_loses_none(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket = await make_bucket(tenant, **MAPPED)
+    store, failures = ChangeStreamBridge._store, iter((RuntimeError("a bug"), UnicodeError("another one")))
+
+    async def fail_twice(*args: Any) -> None:
+        failure = next(failures, None)
+        if failure is not None:
+            raise failure
+        await store(*args)
+
+    monkeypatch.setattr(ChangeStreamBridge, "_store", fail_twice)
+    for _ in range(3):
+        (await put(tenant, bucket, "k")).ok()
+    assert revisions_of(await copied(tenant, 3)) == [1, 2, 3]
+    assert next(failures, None) is None
+
+
+async def test_the_lag_of_a_change_stream_that_cannot_be_sampled_stays_in_the_metric(
+    gateway: Gateway, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await make_bucket(tenant, **MAPPED)
+    bridges = gateway.node.platform.use(BucketsCapability).bridges
+    await eventually(lambda: bucket_key(tenant.id, "cart") in bridges._running)
+    reported: list[list[Lag]] = []
+    monkeypatch.setattr(bridges_module, "_report", lambda lags: reported.append(list(lags)))
+
+    async def behind(*_: object) -> Lag:
+        return Lag(5, 1.5)
+
+    async def away(*_: object) -> Lag:
+        raise EngineUnavailable("away", retry_after=1)
+
+    for sample in (behind, away):
+        monkeypatch.setattr(bridges, "lag", sample)
+        await bridges._sample_all()
+    assert reported[0] == reported[1] and Lag(5, 1.5) in reported[1]
+
+
 # Trimming
 
 
@@ -225,6 +266,46 @@ async def test_copied_revisions_are_trimmed_and_the_history_stays(gateway: Gatew
     kept = (await tenant.client.get(f"{bucket}/history/hot")).ok()["entries"]
     assert [one["revision"] for one in kept][-3:] == [writes - 2, writes - 1, writes]
     assert (await tenant.client.get(f"{bucket}/keys/hot")).body == b"%d" % (writes - 1)
+
+
+async def test_revisions_that_are_copied_during_a_trim_count_for_the_next_one(
+    gateway: Gateway, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await make_bucket(tenant, history=2)
+    record = gateway.node.platform.use(BucketsCapability).lifecycle.cached(tenant.id, "cart")
+    assert record is not None
+    trimmer = RevisionTrimmer(gateway.node.platform.connection, record)
+    entries = [Entry("k", sequence, 0, b"", {}) for sequence in range(1, 2 + SPARE_REVISIONS + 4)]
+
+    async def purge_while_copying(*_: object, **__: object) -> None:
+        trimmer.add(entries[-2:])
+
+    monkeypatch.setattr(revision_trimmer, "purge_stream", purge_while_copying)
+    trimmer.add(entries[:-2])
+    await trimmer._trim_due()
+    assert trimmer._copied["k"] == [one.sequence for one in entries[-4:]]
+
+
+async def test_a_bug_while_trimming_does_not_end_it(
+    gateway: Gateway, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await make_bucket(tenant, **MAPPED)
+    record = gateway.node.platform.use(BucketsCapability).lifecycle.cached(tenant.id, "cart")
+    assert record is not None
+    searches: list[int] = []
+
+    async def search(_: RevisionTrimmer) -> None:
+        searches.append(len(searches))
+        if len(searches) == 1:
+            raise RuntimeError("a bug")
+
+    monkeypatch.setattr(revision_trimmer, "_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(RevisionTrimmer, "_search", search)
+    running = asyncio.create_task(RevisionTrimmer(gateway.node.platform.connection, record).run())
+    try:
+        await eventually(lambda: len(searches) >= 2)
+    finally:
+        running.cancel()
 
 
 async def test_revisions_of_before_a_restart_are_trimmed(

@@ -206,6 +206,20 @@ async def test_the_leader_returns_the_same_as_a_direct_get(
         await stream_reader.last(leader_reads, f"{name}-not", "x")
 
 
+async def test_the_leader_returns_headers_of_other_clients_as_a_direct_get_does(
+    connection: Connection, leader_reads: Connection, name: str
+) -> None:
+    """Any bytes: one that is not UTF-8 is replaced."""
+    await make_stream(connection, name)
+    head = b"NATS/1.0\r\nX-Text: \xff\xfe\r\nX-\xff: a\r\nX-Two: a\r\nX-Two: b\r\nnothing\r\n\r\n"
+    await connection.request_encoded(
+        lambda reply: b"HPUB %b.a %b %d %d\r\n%b\r\n" % (name.encode(), reply.encode(), len(head), len(head), head)
+    )
+    entry = await stream_reader.at(leader_reads, name, 1)
+    assert entry is not None and entry.headers == {"X-Text": "\ufffd\ufffd", "X-Two": "b"}
+    assert entry == await stream_reader.at(connection, name, 1) == await stream_reader.last(leader_reads, name, f"{name}.a")
+
+
 def _behind(monkeypatch: pytest.MonkeyPatch, asker: Connection, function: str, times: int, nothing: object) -> list[int]:
     """Make a function return no entries at first, as a lagging replica does. Returns its calls."""
     real, calls = getattr(stream_reader, function), list[int]()

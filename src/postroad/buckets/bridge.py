@@ -66,6 +66,9 @@ class ChangeStreamBridge:
             except PostroadError as problem:
                 metrics.bridge_restarts.inc()
                 log.warning("change_stream_delayed", bucket=self.record.name, tenant=self.record.tenant, code=problem.code)
+            except Exception:  # a bug: it must not end the copying for good
+                metrics.bridge_restarts.inc()
+                log.exception("change_stream_crashed", bucket=self.record.name, tenant=self.record.tenant)
             if self.position != started_at:
                 delays = _RETRY.delays()
             await asyncio.sleep(next(delays))

@@ -41,6 +41,7 @@ class _Running:
     bridge: ChangeStreamBridge
     trimmer: RevisionTrimmer
     tasks: Sequence["asyncio.Task[None]"]
+    lag: Lag = Lag()  # as it was sampled last
 
 
 class ChangeStreamBridges:
@@ -133,15 +134,14 @@ class ChangeStreamBridges:
     # Position and lag
 
     async def _sample_all(self) -> None:
-        lags: list[Lag] = []
         for key, running in list(self._running.items()):
             try:
                 await self._store_position(key, running.bridge)
                 position = running.bridge.mapping.position if running.bridge.position is None else running.bridge.position
-                lags.append(await self.lag(running.bridge.record, position))
-            except PostroadError as problem:
+                running.lag = await self.lag(running.bridge.record, position)
+            except PostroadError as problem:  # the last known lag stays in the sum
                 log.warning("change_stream_not_sampled", bucket=running.bridge.record.name, code=problem.code)
-        _report(lags)
+        _report([running.lag for running in self._running.values()])
 
     async def _store_position(self, key: str, bridge: ChangeStreamBridge) -> None:
         """Store how far the bridge is, in case the topic keeps no message. Topics of change streams keep them for an hour."""

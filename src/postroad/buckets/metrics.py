@@ -5,7 +5,7 @@ from postroad.telemetry.metrics import TenantCounter
 
 writes = TenantCounter("postroad_bucket_writes_total", "Values written to buckets and deleted from them.")
 reads = TenantCounter("postroad_bucket_reads_total", "Values of buckets returned by reads and lists.")
-watchers = Gauge("postroad_bucket_watchers", "Open watches of buckets.")
+watchers = Gauge("postroad_bucket_watchers", "Open watches of buckets.", multiprocess_mode="livesum")
 changes = TenantCounter("postroad_change_stream_changes_total", "Changes of buckets that were copied to topics.")
 bridges = Gauge("postroad_change_streams", "Change streams that this installation copies.", multiprocess_mode="livesum")
 bridge_lag_revisions = Gauge(

@@ -60,6 +60,9 @@ class RevisionTrimmer:
             except PostroadError as problem:
                 log.warning("bucket_not_trimmed", bucket=self.record.name, tenant=self.record.tenant, code=problem.code)
                 await asyncio.sleep(_RETRY_SECONDS)
+            except Exception:  # a bug: it must not end the trimming for good
+                log.exception("bucket_trimming_crashed", bucket=self.record.name, tenant=self.record.tenant)
+                await asyncio.sleep(_RETRY_SECONDS)
 
     async def _trim_due(self) -> None:
         history = self.record.settings.history
@@ -68,7 +71,7 @@ class RevisionTrimmer:
             revisions = self._copied.get(subject, [])[-history:]
             if len(revisions) == history:
                 await purge_stream(self._connection, self.record.stream, subject, before=revisions[0])
-                self._copied[subject] = revisions
+                self._copied[subject] = [one for one in self._copied[subject] if one >= revisions[0]]  # also those added since
             del self._due[subject]
         self._has_due.clear()
 

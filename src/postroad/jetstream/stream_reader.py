@@ -17,6 +17,7 @@ import msgspec
 
 from postroad.jetstream.api_errors import NO_SUCH_MESSAGE, STREAM_NOT_FOUND, ApiFailure, translate
 from postroad.jetstream.connection import Connection, ConnectionLost, Reply
+from postroad.jetstream.nats_parser import parse_headers
 from postroad.kernel.clock import rfc3339
 from postroad.kernel.errors import EngineNoResponders, EngineUnavailable
 
@@ -273,14 +274,8 @@ async def _read_from_leader(connection: Connection, stream: str, body: dict[str,
         if failure.error.err_code == STREAM_NOT_FOUND:  # like a direct get, which has no responders then
             raise EngineUnavailable(f"reading {stream} was not answered", retry_after=1) from failure
         raise translate(failure.error) from failure
-    headers = _parse_headers(base64.b64decode(stored.hdrs))
+    headers = parse_headers(base64.b64decode(stored.hdrs))
     return Entry(stored.subject, stored.seq, time_ms(stored.time), base64.b64decode(stored.data), headers)
-
-
-def _parse_headers(block: bytes) -> dict[str, str]:
-    """`NATS/1.0`, then one line per header."""
-    pairs = (line.partition(":") for line in block.decode().split("\r\n")[1:] if line)
-    return {name: value.strip() for name, _, value in pairs}
 
 
 async def _direct_get(connection: Connection, target: str, body: bytes) -> Reply:
