@@ -1,12 +1,15 @@
 """A receiver that writes back to the bucket whose changes it gets: stopped by its hops, detected without them."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from aiohttp import web
 
+from postroad.api.topics import LoopDetected
+from postroad.client import AsyncPostroad
 from postroad.subscriptions.loop_detector import REPEATS, LoopDetector
 from postroad.topics.records import StoredTopicMessage
 from postroad.topics.rules import CHANGED_AT
@@ -60,6 +63,20 @@ async def test_a_loop_is_stopped_by_its_hops(tenant: Tenant) -> None:
         await eventually(lambda: 409 in receiver.statuses, 60)
         assert receiver.statuses == [200] * 15 + [409]
         assert [one.get("hops", 0) for one in await copied(tenant, 16)] == list(range(16))
+
+
+async def test_a_loop_through_a_live_reader_is_stopped_by_its_hops(tenant: Tenant) -> None:
+    """As `examples/buckets/projection.py` writes, but to the bucket that it reads."""
+    await make_bucket(tenant, **MAPPED)
+    async with AsyncPostroad(tenant.client.url, tenant.key) as postroad:
+        await postroad.buckets.put_value("cart", "k", 0)
+        followed: list[int] = []
+        with pytest.raises(LoopDetected):
+            async with aclosing(postroad.topics.follow("cart-events", from_sequence=1)) as messages:
+                async for message in messages:
+                    followed.append(message.hops)
+                    await postroad.buckets.put_value("cart", message.subject, 0, hops=message.hops + 1)
+    assert followed == list(range(16))
 
 
 async def test_a_loop_without_hops_is_suspected(tenant: Tenant) -> None:

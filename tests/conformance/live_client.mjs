@@ -27,8 +27,39 @@ class Unreachable {
   close() {}
 }
 
+// Modes with a network of their own: `outage` (for a while nothing gets through), `returned` (sockets do not, and later do),
+// `retried` (a refusal that may be repeated, and the connection breaks before).
+let areSocketsBlocked = mode === "returned", isDown = false, failed = 0;
+const retries = [], timer = globalThis.setTimeout, QUICK_MS = 20, KEPT_MS = [45_000, 15_000];
+if (mode === "outage" || mode === "returned") {
+  globalThis.setTimeout = (call, ms, ...given) => timer(call, KEPT_MS.includes(ms) ? ms : Math.min(ms, QUICK_MS), ...given);
+} else if (mode === "retried") {
+  globalThis.setTimeout = (call, ms, ...given) => (ms >= 1000 && ms <= 2000 ? retries.push(call) : timer(call, ms, ...given));
+}
+class Network {
+  constructor(...given) {
+    if (isDown && ++failed > 5) isDown = false;
+    if (isDown || areSocketsBlocked) return new Unreachable();
+    sockets += 1;
+    const socket = new WebSocket(...given), isFirst = sockets === 1, send = socket.send.bind(socket);
+    let received = 0;
+    if (mode === "outage" && isFirst) socket.on("message", () => { if (++received === 15) { isDown = true; socket.terminate(); } });
+    if (mode === "retried") {
+      socket.send = (text) => {
+        const { op, ref } = JSON.parse(text);
+        if (!isFirst || op !== "subscribe") return send(text);
+        const problem = { title: "away", status: 503, code: "engine-unavailable", retryable: true };
+        timer(() => { socket.onmessage({ data: JSON.stringify({ op: "error", ref, problem }) }); socket.terminate(); }, 1);
+      };
+      if (!isFirst) socket.on("message", (data) => { if (JSON.parse(data).op === "ready") for (const call of retries.splice(0)) call(); });
+    }
+    return socket;
+  }
+}
+
 const live = connect(url, {
-  WebSocket: mode === "events" ? Unreachable : Flaky,
+  WebSocket: mode === "events" ? Unreachable : ["outage", "returned", "retried"].includes(mode) ? Network : Flaky,
+  fetch: (...given) => (isDown ? Promise.reject(new TypeError("the network is down")) : fetch(...given)),
   getToken: async () => {
     tokens += 1;
     const seconds = mode === "renewed" && tokens === 1 ? 3 : 600;
@@ -36,7 +67,12 @@ const live = connect(url, {
     const headers = { authorization: `Bearer ${key}`, "content-type": "application/json" };
     return (await (await fetch(`${url}/v1/tokens`, { method: "POST", headers, body })).json()).token;
   },
-  onStatus: ({ state, transport }) => { if (state === "connected") result.transports.push(transport); if (state === "error") result.errors += 1; },
+  onStatus: ({ state, transport }) => {
+    if (state === "error") result.errors += 1;
+    if (state !== "connected") return;
+    result.transports.push(transport);
+    if (mode === "returned" && transport === "websocket") process.stdout.write("returned\n");
+  },
 });
 try {
   const subscription = live.subscribe(topic, {
@@ -49,6 +85,7 @@ try {
   });
   for await (const message of subscription) {
     result.sequences.push(message.sequence);
+    if (mode === "returned" && message.sequence === 60) areSocketsBlocked = false;
     if (mode === "slow") await new Promise((resolve) => setTimeout(resolve, 2));
     if (result.sequences.length >= Number(count)) break;
   }

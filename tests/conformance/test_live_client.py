@@ -73,6 +73,41 @@ async def test_each_message_arrives_once_and_in_order(project: Project, topic: s
     assert {"gap", "reset"}.isdisjoint(found["notices"])
 
 
+async def test_after_an_outage_a_reader_connects_by_websocket_again(project: Project, topic: str) -> None:
+    """However long it was: requests fail, too, while the server is away."""
+    await fill(project, 30)
+    reader = await start(project, topic, 100, "outage", from_sequence=1)
+    assert await reader.line() == "ready"
+    for _ in range(7):
+        await fill(project, 10)
+    found = await reader.result()
+    assert found["sequences"] == list(range(1, 101))
+    assert found["transports"] == ["websocket", "websocket"] and found["sockets"] >= 7
+
+
+async def test_a_reader_returns_to_websocket_when_that_gets_through(project: Project, topic: str) -> None:
+    await fill(project, 30)
+    reader = await start(project, topic, 100, "returned", from_sequence=1)
+    assert await reader.line() == "ready"
+    await fill(project, 30)
+    assert await reader.line() == "returned"
+    await fill(project, 40)
+    found = await reader.result()
+    assert found["sequences"] == list(range(1, 101))
+    assert found["transports"] == ["events", "websocket"]
+
+
+async def test_a_subscription_that_was_to_be_repeated_is_not_repeated_on_the_next_connection(
+    project: Project, topic: str
+) -> None:
+    await fill(project, 10)
+    reader = await start(project, topic, 20, "retried", from_sequence=1)
+    assert await reader.line() == "ready"
+    await fill(project, 10)
+    found = await reader.result()
+    assert "problem" not in found and found["sequences"] == list(range(1, 21)) and found["sockets"] == 2
+
+
 async def test_a_token_is_renewed_before_it_expires(project: Project, topic: str) -> None:
     reader = await start(project, topic, 1, "renewed")
     assert await reader.line() == "ready"

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from websockets.exceptions import InvalidStatus
 
 from postroad.jetstream import shared_tail
+from postroad.kernel.errors import EngineUnavailable
 from postroad.kernel.identity import Scope
 from postroad.kernel.matching import pattern_matches
 from postroad.topics import live_log, live_reader
+from postroad.topics.records import TopicRecord
 from tests.gateway import Gateway, Tenant
 from tests.topics.socket_client import Socket, socket, socket_of
 from tests.topics.test_live import fill, reading
@@ -54,6 +56,12 @@ async def test_topics_over_one_connection(tenant: Tenant) -> None:
             "payload": {"n": 1},
             "contentType": "application/json",
         }
+        trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+        message = {"subject": "eu.y", "payload": 1, "groupId": "g"}
+        headers = {"X-MQ-Hops": "7", "traceparent": trace}
+        (await tenant.client.post(f"{orders}/messages", message, headers=headers)).ok(201)
+        hopped = await reader.expect("message", "o")
+        assert (hopped["hops"], hopped["groupId"], hopped["traceparent"]) == (7, "g", trace)
         await publish(tenant, carts, "us.x")
         await publish(tenant, carts, "eu.x")
         assert await reader.messages(1, "c") == [2]
@@ -422,6 +430,62 @@ async def test_a_narrower_token_narrows_open_subscriptions(tenant: Tenant) -> No
         assert await reader.messages(1, "o") == [3]
         await reader.send("token", token=(await tenant.gateway.tenant()).key)
         await reader.problem("forbidden")
+
+
+async def test_a_narrower_token_leaves_no_subscription_on_the_old_one(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if one of them cannot be started again: that one ends with an error that names it."""
+    for name in ("orders", "carts"):
+        await make_topic(tenant, name)
+    live = topics_of(tenant.gateway).live
+    plan = live.plan
+
+    async def fail_for_orders(record: TopicRecord, *more: Any) -> Any:
+        if record.name == "orders":
+            raise EngineUnavailable("away", retry_after=1)
+        return await plan(record, *more)
+
+    async with socket_of(tenant) as reader:
+        await reader.subscribe("o")
+        await reader.subscribe("c", "carts")
+        monkeypatch.setattr(live, "plan", fail_for_orders)
+        grants: list[dict[str, object]] = [{"topic": name, "filter": "b"} for name in ("orders", "carts")]
+        await reader.send("token", token=await token_of(tenant, grants))
+        await reader.expect("token")
+        found = [await reader.next() for _ in range(3)]
+        assert sorted((one["op"], one["ref"]) for one in found) == [("error", "o"), ("ready", "c"), ("subscribed", "c")]
+        assert found[0]["problem"]["retryable"]
+        monkeypatch.undo()
+        await reader.subscribe("o")
+        for name in ("orders", "carts"):
+            for subject in ("a", "b"):
+                await publish(tenant, f"/v1/topics/{name}", subject)
+        found = [await reader.next() for _ in range(2)]
+        assert sorted((one["ref"], one["sequence"]) for one in found) == [("c", 2), ("o", 2)]
+
+
+async def test_a_reader_whose_catching_up_fails_ends_and_can_subscribe_again(
+    tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = await make_topic(tenant)
+    await fill(tenant, topic, 3)
+    read, failures = live_log.LiveLog.read, iter([RuntimeError("a bug"), UnicodeError("another one")])
+
+    async def fail_twice(*given: Any) -> Any:
+        failure = next(failures, None)
+        if failure is not None:
+            raise failure
+        return await read(*given)
+
+    monkeypatch.setattr(live_log.LiveLog, "read", fail_twice)
+    async with socket_of(tenant) as reader:
+        await reader.send("subscribe", ref="a", topic="orders", fromSequence=1)
+        await reader.expect("subscribed", "a")
+        assert (await reader.problem("engine-unavailable", "a"))["problem"]["retryable"]
+        async with tenant.client.events(f"{topic}/stream?fromSequence=1") as events:
+            assert await events.next(30) is None, "the response ends"
+        await reader.send("subscribe", ref="a", topic="orders", fromSequence=1)
+        await reader.expect("subscribed", "a")
+        assert await reader.messages(3, "a") == [1, 2, 3]
 
 
 _WORDS = st.sampled_from(["a", "b", "*"])

@@ -388,6 +388,9 @@ class LiveTopicMessage(msgspec.Struct, frozen=True, rename="camel", kw_only=True
     body_b64: str = msgspec.field(name="body_b64")
     payload: msgspec.Raw | UnsetType = UNSET
     content_type: str | None = None
+    traceparent: str | None = None
+    hops: int = 0
+    group_id: str | None = None
 
 
 class TopicReady(msgspec.Struct, frozen=True, rename="camel", kw_only=True):

@@ -93,6 +93,9 @@ def message_data(record: TopicRecord, stored: StoredTopicMessage) -> bytes:
             body_b64=base64.b64encode(stored.body).decode(),
             payload=UNSET if payload is None else payload,
             content_type=stored.content_type,
+            traceparent=stored.traceparent,
+            hops=stored.hops,
+            group_id=stored.group,
         )
     )
 

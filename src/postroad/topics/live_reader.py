@@ -9,6 +9,8 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Protocol
 
+import structlog
+
 from postroad.jetstream.shared_tail import SharedTail
 from postroad.topics import metrics
 from postroad.topics.live_log import LiveLog
@@ -21,12 +23,15 @@ _SILENT_MAX = 256  # messages that a reader does not select, before it gets thei
 _SLICE_READERS = 64  # that are written to before other work goes on
 _SUBJECTS_MAX = 1_000  # whose newest message a group keeps for an interval
 
+log = structlog.get_logger("postroad.topics")
+
 
 class ReaderEnd(StrEnum):
-    """Why a reader ends. `CHANGED`: what it reads has changed or is gone."""
+    """Why a reader ends. `CHANGED`: what it reads has changed or is gone. `FAILED`: a bug; the client can resume."""
 
     TOO_SLOW = "too_slow"
     CHANGED = "changed"
+    FAILED = "failed"
 
 
 class LiveSink(Protocol):
@@ -303,6 +308,13 @@ class LiveReader:
     def _catch_up_later(self) -> None:
         if self._catching_up is None or self._catching_up.done():
             self._catching_up = asyncio.create_task(self._catch_up())
+            self._catching_up.add_done_callback(self._caught_up)
+
+    def _caught_up(self, task: "asyncio.Task[None]") -> None:
+        """A reader whose catching up has failed must not wait for ever: its client connects again."""
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            log.error("live_reader_crashed", topic=self.topic.record.name, exc_info=failure)
+            self.end(ReaderEnd.FAILED)
 
     async def _catch_up(self) -> None:
         tail, record = self.topic.tail, self.topic.record

@@ -28,7 +28,15 @@ from postroad.http.request import Request, RevocationWatch
 from postroad.http.websocket import CloseCode, WebSocket
 from postroad.http.websocket_frames import text_frame
 from postroad.kernel.clock import Clock, epoch_ms, rfc3339
-from postroad.kernel.errors import BodyInvalid, Forbidden, InvalidParameter, MalformedJson, PostroadError, PreconditionFailed
+from postroad.kernel.errors import (
+    BodyInvalid,
+    EngineUnavailable,
+    Forbidden,
+    InvalidParameter,
+    MalformedJson,
+    PostroadError,
+    PreconditionFailed,
+)
 from postroad.kernel.identity import Caller
 from postroad.kernel.json import decode, encode
 from postroad.kernel.names import topic_name
@@ -37,6 +45,7 @@ from postroad.topics.live import LivePlan, LiveTopics
 from postroad.topics.live_message import Selection, SocketForm
 from postroad.topics.live_position import ResumePoint, event_id, incarnation_tag, parse_event_id
 from postroad.topics.live_reader import LiveReader, ReaderEnd
+from postroad.topics.records import TopicRecord
 from postroad.topics.rules import check_pattern
 
 _EXPIRING_MS = 60_000
@@ -126,11 +135,14 @@ class LiveConnection:
         for ref, known in tuple(self._readers.items()):
             if known is reader:
                 del self._readers[ref]
-                self._reader_ended(ref, reader)
+                self._reader_ended(ref, reader, reason)
 
-    def _reader_ended(self, ref: str, reader: LiveReader) -> None:
-        problem = problem_of(TopicNotFound(f"the topic {reader.topic.record.name!r} was deleted"))
-        self._send(LiveError(problem, ref or UNSET))
+    def _reader_ended(self, ref: str, reader: LiveReader, reason: ReaderEnd) -> None:
+        name = reader.topic.record.name
+        error: PostroadError = TopicNotFound(f"the topic {name!r} was deleted")
+        if reason is ReaderEnd.FAILED:
+            error = EngineUnavailable(f"reading the topic {name!r} failed; subscribe again", retry_after=1)
+        self._send(LiveError(problem_of(error, self._request_id), ref or UNSET))
 
     def _start(self, ref: str, plan: LivePlan) -> None:
         identifier = event_id(plan.record.incarnation, plan.start.after)
@@ -283,23 +295,31 @@ class MultiplexedConnection(LiveConnection):
             self._start(op.ref, plan)
 
     async def _recheck(self) -> None:
+        """First all readers end whose selection differs, so that none goes on with the old one; then they start again."""
+        changed: list[tuple[str, TopicRecord, Selection, ResumePoint]] = []
         for ref, reader in tuple(self._readers.items()):
             record, known = reader.topic.record, reader.selection
             try:
                 selection = selection_for(self.caller, record.name, known.patterns, known.latest_ms)
             except Forbidden as error:
-                reader.close()
-                self._readers.pop(ref, None)
+                self._end_reader(ref, error)
+                continue
+            if selection != known:
+                self._end_reader(ref)
+                changed.append((ref, record, selection, ResumePoint(reader.position, incarnation_tag(record.incarnation))))
+        for ref, record, selection, resume in changed:
+            try:
+                plan = await self._live.plan(record, selection, resume)
+            except PostroadError as error:
                 self._send(LiveError(problem_of(error, self._request_id), ref))
                 continue
-            if selection == known:
-                continue
-            reader.close()
-            self._readers.pop(ref, None)
-            resume = ResumePoint(reader.position, incarnation_tag(record.incarnation))
-            plan = await self._live.plan(record, selection, resume)
             if self._socket is not None and not self._socket.is_closing:
                 self._start(ref, plan)
+
+    def _end_reader(self, ref: str, error: PostroadError | None = None) -> None:
+        self._readers.pop(ref).close()
+        if error is not None:
+            self._send(LiveError(problem_of(error, self._request_id), ref))
 
 
 class SubscriptionConnection(LiveConnection):
@@ -335,9 +355,9 @@ class SubscriptionConnection(LiveConnection):
         super().closed()
         self._unregister(self.changed)
 
-    def _reader_ended(self, ref: str, reader: LiveReader) -> None:
-        super()._reader_ended(ref, reader)
-        self._close(CloseCode.GOING_AWAY, "the topic was deleted")
+    def _reader_ended(self, ref: str, reader: LiveReader, reason: ReaderEnd) -> None:
+        super()._reader_ended(ref, reader, reason)
+        self._close(CloseCode.GOING_AWAY, "reading failed" if reason is ReaderEnd.FAILED else "the topic was deleted")
 
     async def _recheck(self) -> None:
         for reader in self._readers.values():

@@ -23,6 +23,10 @@ export interface LiveMessage<T = unknown> {
   /** Present if the content type is JSON. */
   payload?: T;
   contentType?: string;
+  traceparent?: string;
+  /** How many deliveries in a row led to this message. Send one more as `X-MQ-Hops` when you publish in response. Missing at 0. */
+  hops?: number;
+  groupId?: string;
 }
 
 /** `gap`: messages from `from` to `to` were removed before they were read. `reset`: the topic is another one; it is read from `sequence`. */

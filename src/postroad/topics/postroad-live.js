@@ -1,7 +1,7 @@
 // Live reading of Postroad topics in browsers and Node.js: one WebSocket for all subscriptions, which resumes each of them where it
-// was; server-sent events over fetch if WebSockets do not get through. Types: postroad-live.d.ts. Guide: docs/live.md.
+// was; server-sent events over fetch while WebSockets do not get through though HTTP does. Types: postroad-live.d.ts. Guide: docs/live.md.
 
-const MAX_DELAY_MS = 30_000, BUFFER = 1000, SUBSCRIPTIONS_MAX = 64, SILENT_MS = 45_000, SOCKET_ATTEMPTS = 2;
+const MAX_DELAY_MS = 30_000, BUFFER = 1000, SUBSCRIPTIONS_MAX = 64, SILENT_MS = 45_000, OPEN_MS = 15_000, RETURN_MS = 60_000;
 
 export class LiveError extends Error {
   constructor(problem) {
@@ -70,7 +70,7 @@ class Subscription {
 
 export class Live {
   #subscriptions = new Map(); #options; #url; #socket; #next = 1; #running = false; #closed = false;
-  #token; #attempt = 0; #events = false; #wake; #aborts = new Map();
+  #token; #attempt = 0; #events = false; #sleeping = new Set(); #aborts = new Map();
 
   // options: getToken (called for a new token), WebSocket and fetch (where they are not global), onStatus.
   constructor(url, options) {
@@ -85,28 +85,36 @@ export class Live {
     const one = new Subscription(this, String(this.#next++), topic, options);
     this.#subscriptions.set(one.ref, one);
     if (this.#events) this.#follow(one);
-    else if (this.#socket?.ready) this.#send(one);
-    else this.#run();
+    if (this.#socket?.ready) this.#send(one); else this.#run();
     return one;
   }
 
   close() {
     this.#closed = true;
     for (const one of [...this.#subscriptions.values()]) one.close();
+    this.#stop();
+  }
+
+  #stop() {
     this.#socket?.close(1000);
-    this.#wake?.();
+    for (const wake of this.#sleeping) wake();
   }
 
   // For subscriptions
 
   _remove(one) {
     if (!this.#subscriptions.delete(one.ref)) return;
-    this.#aborts.get(one)?.abort();
-    this.#op({ op: "unsubscribe", ref: one.ref });
-    if (!this.#subscriptions.size) this.#socket?.close(1000);
+    this.#unsubscribe(one);
+    if (!this.#subscriptions.size) this.#stop();
   }
 
-  _pause(one) { one.paused = true; this.#aborts.get(one)?.abort(); this.#op({ op: "unsubscribe", ref: one.ref }); }
+  _pause(one) { one.paused = true; this.#unsubscribe(one); }
+
+  #unsubscribe(one) {
+    clearTimeout(one.retry);
+    this.#aborts.get(one)?.abort();
+    this.#op({ op: "unsubscribe", ref: one.ref });
+  }
 
   _resume(one) {
     one.paused = false;
@@ -115,9 +123,11 @@ export class Live {
 
   #status(state, detail) { this.#options.onStatus?.({ state, ...detail }); }
 
-  #sleep(attempt) {
-    const ms = Math.min(MAX_DELAY_MS, 500 * 2 ** attempt) * (0.5 + Math.random() / 2);
-    return new Promise((resolve) => { const timer = setTimeout(resolve, ms); this.#wake = () => { clearTimeout(timer); resolve(); }; });
+  #sleep(attempt, ms = Math.min(MAX_DELAY_MS, 500 * 2 ** attempt) * (0.5 + Math.random() / 2)) {
+    return new Promise((resolve) => {
+      const wake = () => { clearTimeout(timer); this.#sleeping.delete(wake); resolve(); }, timer = setTimeout(wake, ms);
+      this.#sleeping.add(wake);
+    });
   }
 
   async #fresh() { return (this.#token = this.#options.getToken ? await this.#options.getToken() : this.#options.token); }
@@ -125,25 +135,41 @@ export class Live {
   // WebSocket
 
   async #run() {
-    if (this.#running) return;
+    if (this.#running || !this.#options.WebSocket) return;
     this.#running = true;
-    let unopened = 0, needsToken = true;
-    while (!this.#closed && this.#subscriptions.size && !this.#events) {
-      let ended = { code: 1006, opened: true };
+    let answered = false, needsToken = true; // answered: the server answered a request before this attempt
+    while (!this.#closed && this.#subscriptions.size) {
+      let ended = { code: 1006 };
       try {
         if (needsToken || !this.#token) await this.#fresh();
+        ended.opened = false;
         ended = await this.#connect();
       } catch (error) { this.#status("error", { error }); }
       this.#socket = undefined;
-      unopened = ended.opened ? 0 : unopened + 1;
-      needsToken = ended.code === 4401 || !ended.opened;
+      needsToken = ended.code === 4401 || !(ended.opened || this.#events);
       if (this.#closed || !this.#subscriptions.size) break;
-      this.#status("disconnected", { code: ended.code, reason: ended.reason });
-      if (unopened >= SOCKET_ATTEMPTS && this.#options.fetch) { this.#events = true; break; }
-      await this.#sleep(ended.code === 1001 || ended.code === 4401 ? Math.min(this.#attempt++, 1) : this.#attempt++);
+      if (!this.#events) {
+        this.#status("disconnected", { code: ended.code, reason: ended.reason });
+        // Not while the server is away: it must answer before and after a socket that could not be opened.
+        const before = answered;
+        answered = ended.opened === false && await this.#answers();
+        if (before && answered) {
+          this.#events = true;
+          for (const one of this.#subscriptions.values()) this.#follow(one);
+        }
+      }
+      if (this.#events) await this.#sleep(0, RETURN_MS);
+      else await this.#sleep(ended.code === 1001 || ended.code === 4401 ? Math.min(this.#attempt++, 1) : this.#attempt++);
     }
     this.#running = false;
-    if (this.#events) for (const one of this.#subscriptions.values()) this.#follow(one);
+  }
+
+  async #answers() {
+    try {
+      const headers = { authorization: `Bearer ${this.#token}` }, signal = AbortSignal.timeout(OPEN_MS);
+      const { status } = await this.#options.fetch(`${this.#url}/v1/ws`, { headers, signal, cache: "no-store" });
+      return status < 500 && ![401, 408, 429].includes(status);
+    } catch { return false; }
   }
 
   #connect() {
@@ -153,11 +179,14 @@ export class Live {
       let opened = false, timer;
       const alive = () => { // pings are not visible here: after a silence, ask
         clearTimeout(timer);
-        timer = setTimeout(() => { this.#op({ op: "ping" }); timer = setTimeout(() => socket.close(), SILENT_MS / 3); }, SILENT_MS);
+        timer = setTimeout(() => { this.#op({ op: "ping" }); timer = setTimeout(() => socket.close(), OPEN_MS); }, SILENT_MS);
       };
+      timer = setTimeout(() => socket.close(), OPEN_MS);
       socket.onopen = () => {
         opened = socket.ready = true;
         alive();
+        this.#events = false;
+        for (const abort of this.#aborts.values()) abort.abort();
         this.#status("connected", { transport: "websocket" });
         for (const one of this.#subscriptions.values()) if (!one.paused) this.#send(one);
       };
@@ -169,7 +198,8 @@ export class Live {
 
   #op(message) { if (this.#socket?.ready) this.#socket.send(JSON.stringify(message)); }
 
-  #send({ ref, topic, filter, latestOnly, after, from }) {
+  #send({ ref, topic, filter, latestOnly, after, from, retry }) {
+    clearTimeout(retry);
     this.#op({ op: "subscribe", ref, topic, filter, latestOnly, ...(after === undefined ? from : { after }) });
   }
 
@@ -179,8 +209,10 @@ export class Live {
       try { this.#op({ op: "token", token: await this.#fresh() }); } catch (error) { this.#status("error", { error }); }
     } else if (op === "error") {
       if (!one) { if (ref === undefined) this.#status("error", { error: new LiveError(data.problem) }); return; }
-      if (data.problem.retryable) setTimeout(() => this.#subscriptions.has(ref) && this.#send(one), 1000 + 1000 * Math.random());
-      else this.#fail(one, data.problem);
+      if (data.problem.retryable) { // unless it is sent earlier: on another connection, or after a pause
+        const socket = this.#socket;
+        one.retry = setTimeout(() => { if (this.#socket === socket && !one.paused) this.#send(one); }, 1000 + 1000 * Math.random());
+      } else this.#fail(one, data.problem);
     } else if (op === "subscribed") {
       this.#attempt = 0;
       if (one && one.after === undefined) one.after = id;
@@ -192,9 +224,10 @@ export class Live {
   // Server-sent events over fetch
 
   async #follow(one) {
-    if (this.#aborts.has(one)) return;
+    if (one.following) return;
+    one.following = true;
     let attempt = 0;
-    while (this.#subscriptions.get(one.ref) === one && !one.paused) {
+    while (this.#events && this.#subscriptions.get(one.ref) === one && !one.paused) {
       const abort = new AbortController();
       this.#aborts.set(one, abort);
       try {
@@ -210,12 +243,14 @@ export class Live {
             one._receive(data === undefined ? "position" : event, data === undefined ? {} : JSON.parse(data), id);
           }
         } else if (response.status < 500 && ![401, 408, 429].includes(response.status)) {
-          return this.#fail(one, await response.json().catch(() => ({ title: response.statusText, status: response.status })));
+          this.#fail(one, await response.json().catch(() => ({ title: response.statusText, status: response.status })));
+          break;
         }
       } catch (error) { if (!abort.signal.aborted) this.#status("error", { error }); }
       finally { this.#aborts.delete(one); }
       if (!abort.signal.aborted) await this.#sleep(attempt++);
     }
+    one.following = false;
   }
 
   #streamUrl({ topic, filter, from, latestOnly, after }) {
