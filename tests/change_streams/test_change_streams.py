@@ -286,9 +286,7 @@ async def test_revisions_that_are_copied_during_a_trim_count_for_the_next_one(
     assert trimmer._copied["k"] == [one.sequence for one in entries[-4:]]
 
 
-async def test_a_bug_while_trimming_does_not_end_it(
-    gateway: Gateway, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_bug_while_trimming_does_not_end_it(gateway: Gateway, tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
     await make_bucket(tenant, **MAPPED)
     record = gateway.node.platform.use(BucketsCapability).lifecycle.cached(tenant.id, "cart")
     assert record is not None

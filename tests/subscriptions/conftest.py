@@ -44,4 +44,5 @@ async def receiver() -> AsyncIterator[Receiver]:
 def _clock(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if "node" in request.fixturenames:
-        request.getfixturevalue("node").clock.ahead_ms = 0
+        clock = request.getfixturevalue("node").clock
+        clock.ahead_ms, clock.frozen_ms = 0, None

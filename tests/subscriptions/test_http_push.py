@@ -4,6 +4,8 @@ import asyncio
 import base64
 import hashlib
 import hmac
+import socket
+import struct
 from datetime import UTC, datetime
 from typing import Any
 
@@ -98,6 +100,90 @@ async def test_transient_failures_are_retried(tenant: Tenant, receiver: Receiver
     assert [one.attempt for one in receiver.received] == [1, 2, 3]
     assert len({one.body for one in receiver.received}) == 1
     assert await topic.dead(made) == []
+
+
+async def test_retries_follow_after_1_2_4_8_16_32_and_60_seconds(node: Gateway, tenant: Tenant, receiver: Receiver) -> None:
+    receiver.answer = lambda _got: 503
+    topic = TopicClient(tenant)
+    await topic.create()
+    made = await topic.subscribe(receiver.url)
+    now = node.clock.frozen_ms = node.clock()
+    await topic.publish()
+    for number, seconds in enumerate((1, 2, 4, 8, 16, 32, 60, 60), 1):
+
+        async def failed(number: int = number) -> dict[str, Any]:
+            found = await topic.attempts(made)
+            return next((one for one in found if one["attempt"] == number and one["nextAttemptAt"]), {})
+
+        next_at = datetime.fromisoformat((await eventually(failed))["nextAttemptAt"])
+        assert int(next_at.timestamp() * 1000) == now + seconds * 1000
+        assert len(receiver.received) == number
+        now = node.clock.frozen_ms = now + seconds * 1000
+    await eventually(lambda: len(receiver.received) == 9)
+    assert [one.attempt for one in receiver.received] == list(range(1, 10))
+
+
+async def test_at_most_max_per_second_attempts_are_started(node: Gateway, tenant: Tenant, receiver: Receiver) -> None:
+    topic = TopicClient(tenant)
+    await topic.create()
+    now = node.clock.frozen_ms = node.clock()
+    made = await topic.subscribe(receiver.url, maxPerSecond=2)
+    await topic.publish_many(5)
+    for number in range(1, 6):
+
+        async def is_counted(number: int = number) -> bool:
+            return bool((await topic.status(made))["deliveredCount"] == number)
+
+        await eventually(is_counted)  # stored after the next attempt would have started
+        assert len(receiver.received) == number
+        now = node.clock.frozen_ms = now + 500
+
+
+class _Breaking(asyncio.Protocol):
+    """Ends each connection once a request arrives, in order or with a reset."""
+
+    def __init__(self, *, is_reset: bool) -> None:
+        self._is_reset = is_reset
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_reset:
+            linger = struct.pack("ii", 1, 0)
+            self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            self._transport.abort()
+        else:
+            self._transport.close()
+
+
+@pytest.mark.parametrize(("kind", "error"), [("nobody listens", "connect"), ("end", "broken"), ("reset", "broken")])
+async def test_network_errors_are_retried(tenant: Tenant, kind: str, error: str) -> None:
+    server = await asyncio.get_running_loop().create_server(lambda: _Breaking(is_reset=kind == "reset"), "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    if kind == "nobody listens":
+        server.close()
+        await server.wait_closed()
+    topic = TopicClient(tenant)
+    await topic.create()
+    made = await topic.subscribe(f"http://127.0.0.1:{port}/", retryDelaysMs=[100], maxDeliver=3)
+    await topic.publish()
+
+    async def dead() -> list[dict[str, Any]]:
+        return await topic.dead(made)
+
+    [letter] = await eventually(dead)
+    server.close()
+    assert letter["attempt_count"] == 3 and letter["reason"] == f"no response: {error}, after 3 attempts"
+
+    async def attempts() -> list[dict[str, Any]]:
+        found = await topic.attempts(made)
+        return found if len(found) == 3 else []
+
+    found = await eventually(attempts)
+    assert [(one["outcome"], one["error"]) for one in found] == [("transient", error)] * 3
+    assert [bool(one["nextAttemptAt"]) for one in found] == [False, True, True]
 
 
 async def test_the_last_attempt_is_followed_by_the_dead_letters(tenant: Tenant, receiver: Receiver) -> None:
@@ -210,6 +296,20 @@ async def test_the_breaker_opens_after_ten_failures_and_probes_once(node: Gatewa
         return "subscription.failing" in found and "subscription.recovered" in found
 
     await eventually(events)
+
+
+async def test_refused_messages_do_not_keep_the_breaker_closed(tenant: Tenant, receiver: Receiver) -> None:
+    receiver.answer = lambda got: 400 if got.sequence % 2 else 500
+    topic = TopicClient(tenant)
+    await topic.create()
+    made = await topic.subscribe(receiver.url, maxInFlight=1, retryDelaysMs=[3_600_000])
+    await topic.publish_many(20)
+
+    async def is_open() -> bool:
+        return bool((await topic.status(made))["breaker"] == "open")
+
+    await eventually(is_open)
+    assert len(receiver.received) == 20
 
 
 async def test_an_endpoint_that_does_not_answer_times_out(tenant: Tenant, receiver: Receiver) -> None:

@@ -1,14 +1,17 @@
 """A subscription in the process that delivers it: the breaker's probe, and subscriptions that wait for a slot."""
 
+from postroad.kernel.circuit_breaker import BreakerState
+from postroad.kernel.token_bucket import TokenBucket
 from postroad.subscriptions.delivery_cursor import CursorState, DeliveryCursor
 from postroad.subscriptions.endpoint_rules import BREAKER_FAILURES, BREAKER_OPEN_MS, Outcome
 from postroad.subscriptions.owned_subscription import OwnedCursor, OwnedSubscription, Started
 from postroad.subscriptions.push_client import AttemptResult
-from postroad.subscriptions.records import LIVE_CURSOR
+from postroad.subscriptions.records import LIVE_CURSOR, ReplayRange
 from postroad.subscriptions.scheduler import Scheduler
 from tests.subscriptions.simulation import new_record
 
 FAILED = AttemptResult(Outcome.TRANSIENT, 1, 500)
+REFUSED = AttemptResult(Outcome.REFUSED, 1, 400)
 
 
 def _owned(open_count: int) -> OwnedSubscription:
@@ -31,6 +34,65 @@ def test_the_probe_of_a_half_open_breaker_is_made_alone() -> None:
     owned.in_flight -= 1
     assert isinstance(owned.start(BREAKER_OPEN_MS), Started)
     assert owned.start(3 * BREAKER_OPEN_MS) is None, "the probe is in flight"
+
+
+def test_a_refused_message_neither_counts_for_the_breaker_nor_against_it() -> None:
+    owned = _owned(0)
+    for _ in range(BREAKER_FAILURES - 1):
+        owned.count(FAILED, 0)
+    for _ in range(2 * BREAKER_FAILURES):
+        owned.count(REFUSED, 0)
+    assert owned.breaker.state(0) is BreakerState.CLOSED
+    owned.count(FAILED, 0)
+    assert owned.breaker.state(0) is BreakerState.OPEN
+    owned.count(REFUSED, 0)  # of an attempt from before
+    assert owned.breaker.state(0) is BreakerState.OPEN
+
+
+def test_a_probe_that_is_refused_closes_the_breaker() -> None:
+    """The endpoint responds again."""
+    owned = _owned(2)
+    for _ in range(BREAKER_FAILURES):
+        owned.count(FAILED, 0)
+    assert isinstance(owned.start(BREAKER_OPEN_MS), Started)
+    owned.count(REFUSED, BREAKER_OPEN_MS)
+    assert owned.breaker.state(BREAKER_OPEN_MS) is BreakerState.CLOSED
+
+
+def _with_replay(owned: OwnedSubscription, open_count: int, rate_per_second: int) -> OwnedCursor:
+    cursor = DeliveryCursor(CursorState(read_to=0))
+    for sequence in range(1, open_count + 1):
+        cursor.open(sequence)
+    replay = ReplayRange(task="t", first=1, last=open_count, rate_per_second=rate_per_second)
+    made = OwnedCursor(replay.cursor, cursor, replay=replay, rate=TokenBucket(rate_per_second, 0.0, burst=1))
+    owned.cursors[replay.cursor] = made
+    return made
+
+
+def _started(owned: OwnedSubscription, now_ms: int) -> str:
+    """The cursor whose attempt starts; the attempt ends at once."""
+    started = owned.start(now_ms)
+    assert isinstance(started, Started)
+    owned.in_flight -= 1
+    started.cursor.cursor.settle(started.sequence)
+    return started.cursor.name
+
+
+def test_a_replay_and_the_live_delivery_take_turns() -> None:
+    owned = _owned(100)
+    replays = [_with_replay(owned, 100, 10_000).name]
+    assert sorted(_started(owned, 1000 * number) for number in range(20)) == sorted([LIVE_CURSOR, *replays] * 10)
+
+
+def test_a_replay_that_waits_for_its_rate_costs_the_live_delivery_nothing() -> None:
+    owned = _owned(0)
+    owned.update(new_record(max_in_flight=8, max_per_second=1))
+    replay = _with_replay(owned, 10, 1)
+    assert _started(owned, 0) == replay.name
+    owned.rate = TokenBucket(1, 0.0, burst=1)  # full again, while the replay has no token
+    assert owned.start(500) == 1000
+    owned.live.cursor.open(11)
+    assert _started(owned, 500) == LIVE_CURSOR
 
 
 async def test_a_subscription_waits_once_for_the_slots_of_its_tenant() -> None:

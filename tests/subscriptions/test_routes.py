@@ -4,13 +4,20 @@ from typing import Any
 
 import pytest
 
+from postroad.api.subscriptions import SubscriptionDeadLetterFilter
 from postroad.kernel.identity import Scope
+from postroad.subscriptions import redrive
+from postroad.subscriptions.capability import SubscriptionsCapability
+from postroad.subscriptions.records import record_key
+from postroad.tasks.service import TaskContext
+from postroad.topics.records import StoredTopicMessage
 from tests.gateway import Gateway, Tenant
 from tests.subscriptions.receiver import Receiver
 from tests.subscriptions.topic_client import TopicClient
 from tests.waiting import eventually
 
 URL = "https://example.com/hook"
+_OF_ATTEMPTS = ("x-mq-attempt", "x-mq-timestamp", "x-mq-signature", "webhook-timestamp", "webhook-signature")
 
 
 async def _refused(tenant: Tenant, body: dict[str, Any], status: int, code: str) -> dict[str, Any]:
@@ -83,7 +90,46 @@ async def test_a_named_subscription_is_created_once(tenant: Tenant) -> None:
     again = (await tenant.client.post("/v1/topics/orders/subscriptions", body)).ok(200)
     assert again["id"] == made["id"]
     assert "secret" not in again
-    await _refused(tenant, {**body, "maxDeliver": 6}, 409, "already-exists")
+    refused = await _refused(tenant, {**body, "maxDeliver": 6, "filter": "eu.>"}, 409, "already-exists")
+    assert [one["path"] for one in refused["errors"]] == ["$.filter", "$.maxDeliver"]
+
+
+async def test_a_repeated_creation_with_another_secret_other_headers_or_another_start_is_refused(tenant: Tenant) -> None:
+    topic = TopicClient(tenant)
+    await topic.create()
+    start = {"startFrom": "sequence", "startSequence": 1}
+    body = {"delivery_type": "http_push", "url": URL, "name": "crm", "secret": "the secret of it", "headers": {"X-Key": "k"}}
+    made = (await tenant.client.post("/v1/topics/orders/subscriptions", {**body, **start})).ok(201)
+    for same in ({}, {"secret": None}):
+        again = (await tenant.client.post("/v1/topics/orders/subscriptions", {**body, **start, **same})).ok(200)
+        assert again["id"] == made["id"]
+    for other, differences in (
+        ({"secret": "another secret"}, ["secret"]),
+        ({"headers": {"X-Key": "other"}}, ["headers"]),
+        ({"headers": {}}, ["headers"]),
+        ({"startSequence": 2}, ["startFrom"]),
+        ({"startFrom": "all", "startSequence": None, "maxInFlight": 2}, ["startFrom", "maxInFlight"]),
+    ):
+        refused = await _refused(tenant, {**body, **start, **other}, 409, "already-exists")
+        assert [one["path"] for one in refused["errors"]] == [f"$.{name}" for name in differences]
+        assert "secret of it" not in str(refused)
+    (await tenant.client.call("PATCH", f"/v1/subscriptions/{made['id']}", {"headers": {"X-Key": "new"}})).ok()
+    await _refused(tenant, {**body, **start}, 409, "already-exists")
+
+
+@pytest.mark.parametrize(
+    ("field", "alternative"),
+    [("startFrom", "/rewind"), ("secret", "/secret"), ("delivery_type", "create another"), ("state", "/pause"), ("other", "")],
+)
+async def test_a_field_that_cannot_be_changed_is_refused_with_the_alternative(
+    tenant: Tenant, field: str, alternative: str
+) -> None:
+    topic = TopicClient(tenant)
+    await topic.create()
+    made = await topic.subscribe(URL)
+    answer = await tenant.client.call("PATCH", f"/v1/subscriptions/{made['id']}", {"maxDeliver": 5, field: "new"})
+    [error] = answer.problem(422, "invalid-body")["errors"]
+    assert f"`{field}`" in error["detail"] and alternative in error["detail"]
 
 
 async def test_a_subscription_that_was_deleted_leaves_nothing_to_its_successor(tenant: Tenant, receiver: Receiver) -> None:
@@ -232,6 +278,124 @@ async def test_dead_letters_are_searched_grouped_redriven_and_purged(tenant: Ten
     assert (await tenant.client.post(f"{path}/purge", {"dryRun": True})).ok()["count"] == 1
     assert (await tenant.client.post(f"{path}/purge")).ok()["count"] == 1
     assert await topic.dead(made) == []
+
+
+async def _dead_letters(topic: TopicClient, made: dict[str, Any], count: int) -> None:
+    async def are_there() -> bool:
+        return len(await topic.dead(made)) == count
+
+    await eventually(are_there)
+
+
+async def _task(tenant: Tenant, task: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = (await tenant.client.get(f"/v1/tasks/{task['id']}")).ok()
+    return found
+
+
+async def test_a_redriven_message_is_the_one_that_was_published(node: Gateway, tenant: Tenant, receiver: Receiver) -> None:
+    receiver.answer = lambda _got: 400
+    topic = TopicClient(tenant)
+    await topic.create()
+    made = await topic.subscribe(receiver.url)
+    await topic.publish("eu", {"a": 1}, headers={"x-source": "shop"}, groupId="customer-42")
+    await _dead_letters(topic, made, 1)
+    receiver.answer = lambda _got: 200
+    (await tenant.client.post(f"/v1/subscriptions/{made['id']}/dlq/redrive", {})).ok(202)
+    await eventually(lambda: len(receiver.received) == 2)
+    first, second = (
+        {name: value for name, value in one.headers.items() if name not in _OF_ATTEMPTS} for one in receiver.received
+    )
+    assert first == second and first["x-mq-group"] == "customer-42"
+    capability = node.node.platform.use(SubscriptionsCapability)
+    record = await capability.table.fetch(record_key(tenant.id, made["id"]))
+    assert record is not None
+    message = StoredTopicMessage(7, 1, "eu", "t.x.eu", {"a": "b"}, "text/plain", None, 3, b"\xff", '{"v":1,"subject":"s"}', "g")
+    await capability._dead_letters.store(record, message, "a reason", 1, 5)
+    scan = await capability._dead_letters.scan(record, SubscriptionDeadLetterFilter(sequences=(7,)), 1)
+    assert [one.letter.message for one in scan.found] == [message]
+
+
+async def test_a_redrive_keeps_to_the_limits_of_the_subscription(tenant: Tenant, receiver: Receiver) -> None:
+    receiver.answer = lambda _got: 400
+    topic = TopicClient(tenant)
+    await topic.create()
+    made = await topic.subscribe(receiver.url, maxInFlight=2)
+    await topic.publish_many(7)
+    await _dead_letters(topic, made, 7)
+    receiver.answer = lambda _got: 200
+    receiver.hold()
+    receiver.in_flight_max = 0
+    (await tenant.client.post(f"/v1/subscriptions/{made['id']}/dlq/redrive", {})).ok(202)
+    await eventually(lambda: receiver.in_flight == 2)
+    receiver.released.set()
+    await _dead_letters(topic, made, 0)
+    assert receiver.in_flight_max == 2
+
+
+async def test_a_redrive_waits_while_the_subscription_is_paused(
+    tenant: Tenant, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receiver.answer = lambda _got: 400
+    topic = TopicClient(tenant)
+    await topic.create()
+    made = await topic.subscribe(receiver.url, maxInFlight=1)
+    path = f"/v1/subscriptions/{made['id']}"
+    await topic.publish_many(3)
+    await _dead_letters(topic, made, 3)
+    waits: list[float] = []
+    sleep = TaskContext.sleep
+
+    async def sleep_counted(task: TaskContext, seconds: float) -> None:
+        waits.append(seconds)
+        await sleep(task, seconds)
+
+    monkeypatch.setattr(redrive, "_PAUSE_SECONDS", 0.0625)
+    monkeypatch.setattr(TaskContext, "sleep", sleep_counted)
+    receiver.answer = lambda _got: 200
+    receiver.hold()
+    task = (await tenant.client.post(f"{path}/dlq/redrive", {})).ok(202)["task"]
+    await eventually(lambda: receiver.in_flight == 1)
+    (await tenant.client.post(f"{path}/pause")).ok()
+    receiver.released.set()
+    await eventually(lambda: waits.count(0.0625) >= 3)
+    assert (await _task(tenant, task))["progress"]["moved"] == 1
+    refused = await tenant.client.post(f"{path}/dlq/redrive", {})
+    assert "paused" in refused.problem(409, "precondition-failed")["detail"]
+    assert (await tenant.client.post(f"{path}/dlq/redrive", {"dryRun": True})).ok()["count"] == 2
+    (await tenant.client.post(f"{path}/resume")).ok()
+    await _dead_letters(topic, made, 0)
+
+
+async def test_a_redrive_waits_while_the_endpoint_asked_for_a_pause(
+    node: Gateway, tenant: Tenant, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receiver.answer = lambda _got: 400
+    topic = TopicClient(tenant)
+    await topic.create()
+    made = await topic.subscribe(receiver.url)
+    await topic.publish()
+    await _dead_letters(topic, made, 1)
+    receiver.answer = lambda got: (429, {"Retry-After": "600"}, b"") if got.attempt == 1 else 200
+    await topic.publish()
+
+    async def is_waiting() -> bool:
+        return bool((await topic.status(made))["nextAttemptAt"])
+
+    await eventually(is_waiting)
+    waits: list[float] = []
+    sleep = TaskContext.sleep
+
+    async def sleep_counted(task: TaskContext, seconds: float) -> None:
+        waits.append(seconds)
+        await sleep(task, seconds)
+
+    monkeypatch.setattr(redrive, "_PAUSE_SECONDS", 0.0625)
+    monkeypatch.setattr(TaskContext, "sleep", sleep_counted)
+    (await tenant.client.post(f"/v1/subscriptions/{made['id']}/dlq/redrive", {})).ok(202)
+    await eventually(lambda: waits.count(0.0625) >= 3)
+    assert receiver.sequences == [1, 2]
+    node.clock.ahead_ms = 601_000
+    await eventually(lambda: sorted(receiver.sequences) == [1, 1, 2, 2])
 
 
 async def test_a_replay_delivers_a_range_again(tenant: Tenant, receiver: Receiver) -> None:

@@ -4,15 +4,16 @@ import asyncio
 from collections.abc import Iterator
 from unittest.mock import patch
 
+import msgspec
 import pytest
 
 from postroad.api.subscriptions import SubscriptionState
 from postroad.kernel.errors import Conflict, EngineUnavailable
 from postroad.subscriptions import log_reader, topic_followers
 from postroad.subscriptions.delivery_cursor import CursorState, DeliveryCursor
-from postroad.subscriptions.endpoint_rules import Outcome
+from postroad.subscriptions.endpoint_rules import BREAKER_FAILURES, Outcome
 from postroad.subscriptions.owned_subscription import OwnedCursor, OwnedSubscription
-from postroad.subscriptions.records import LIVE_CURSOR, ReplayRange
+from postroad.subscriptions.records import LIVE_CURSOR, ProgressRecord, ReplayRange
 from tests.subscriptions.simulation import Engine, Process, Request, SimulatedFollower, SimulatedStreamReader, new_record
 
 
@@ -130,3 +131,90 @@ def test_a_changed_pattern_applies_to_a_catch_up_that_is_running(engine: Engine)
         await process.stop()
 
     engine.loop.run(work())
+
+
+def _attempts_of(engine: Engine, process: Process) -> list[int]:
+    """The sequences that a process attempts from now on; all attempts fail."""
+    found: list[int] = []
+
+    def fail(request: Request) -> None:
+        if request.process is process:
+            found.append(request.sequence)
+        request.respond(Outcome.TRANSIENT, 500)
+
+    engine.on_request = fail
+    return found
+
+
+@pytest.mark.parametrize("is_crash", [True, False], ids=["after a crash", "after a stop"])
+def test_the_next_owner_keeps_the_pause_that_the_endpoint_asked_for(engine: Engine, is_crash: bool) -> None:
+    async def work() -> None:
+        engine.on_request = lambda request: request.respond(Outcome.TRANSIENT, 429, retry_after_ms=600_000)
+        first = engine.start().begin()
+        engine.publish("key.a")
+        await engine.run_for(5)
+        await (first.crash() if is_crash else first.stop())
+        second = engine.start()
+        attempted = _attempts_of(engine, second)
+        second.begin()
+        for key in "bcd":
+            engine.publish(f"key.{key}")
+        await engine.run_for(500)
+        assert not attempted
+        await engine.run_for(120)
+        assert attempted
+        await second.stop()
+
+    engine.loop.run(work())
+
+
+def test_the_next_owner_keeps_the_breaker(engine: Engine) -> None:
+    async def work() -> None:
+        engine.change(max_deliver=100)
+        first = engine.start()
+        attempted = _attempts_of(engine, first)
+        first.begin()
+        for number in range(20):
+            engine.publish(f"key.{number}")
+        await engine.run_for(20)
+        assert len(attempted) >= BREAKER_FAILURES
+        await first.stop()
+        second = engine.start()
+        attempted = _attempts_of(engine, second)
+        second.begin()
+        await engine.run_for(5)
+        owned = second.dispatcher._owned["acme.sub"]
+        assert not attempted and owned.is_failing
+        await engine.run_for(30)
+        assert len(attempted) == 1, "the probe"
+        await second.stop()
+
+    engine.loop.run(work())
+
+
+def test_a_changed_endpoint_gets_a_new_chance_from_the_next_owner(engine: Engine) -> None:
+    async def work() -> None:
+        engine.on_request = lambda request: request.respond(Outcome.TRANSIENT, 429, retry_after_ms=600_000)
+        first = engine.start().begin()
+        engine.publish("key.a")
+        await engine.run_for(5)
+        await first.stop()
+        engine.change(url="https://other.example/")
+        second = engine.start()
+        attempted = _attempts_of(engine, second)
+        second.begin()
+        engine.publish("key.b")
+        await engine.run_for(5)
+        assert 2 in attempted
+        await second.stop()
+
+    engine.loop.run(work())
+
+
+def test_progress_of_before_is_readable(engine: Engine) -> None:
+    stored = msgspec.to_builtins(_owned().progress(_owned().live, "p", 5))
+    for name in ("pausedUntilMs", "isFailing", "breakerCounts"):
+        del stored[name]
+    owned = _owned()
+    owned.continue_from(msgspec.convert(stored, ProgressRecord))
+    assert (owned.paused_until_ms, owned.is_failing, owned.breaker.counts) == (0, False, None)

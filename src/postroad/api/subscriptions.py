@@ -1,7 +1,8 @@
 """Subscriptions: messages of a topic, delivered to an HTTP endpoint or a queue, or read live."""
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -151,6 +152,16 @@ class NewSubscription(msgspec.Struct, frozen=True, rename="camel", kw_only=True,
 
 class SubscriptionPatch(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
     """Changes of a subscription; what is left out stays. Null removes a limit or a filter."""
+
+    INSTEAD: ClassVar[Mapping[str, str]] = {
+        "delivery_type": "it is fixed at creation; create another subscription, and delete this one",
+        "name": "it is fixed at creation; create another subscription, and delete this one",
+        "secret": "replace it with POST /v1/subscriptions/{id}/secret, which keeps the previous one valid for a grace time",
+        "startFrom": "start again elsewhere with POST /v1/subscriptions/{id}/rewind, or deliver a range with …/replay",
+        "startSequence": "start again elsewhere with POST /v1/subscriptions/{id}/rewind (`fromSequence`)",
+        "startTime": "start again elsewhere with POST /v1/subscriptions/{id}/rewind (`fromTime`)",
+        "state": "use POST /v1/subscriptions/{id}/pause and …/resume",
+    }
 
     filter: Patterns | Pattern | UnsetType = UNSET
     content_filter: ContentFilterDefinition | UnsetType | None = UNSET

@@ -2,11 +2,21 @@
 
 from enum import StrEnum
 
+import msgspec
+
 
 class BreakerState(StrEnum):
     CLOSED = "closed"
     OPEN = "open"
     HALF_OPEN = "half-open"
+
+
+class BreakerCounts(msgspec.Struct, frozen=True, rename="camel"):
+    """What a breaker remembers, for another process to continue with."""
+
+    failures: int
+    failed_at_ms: int
+    recovery_ms: int
 
 
 class CircuitBreaker:
@@ -34,6 +44,23 @@ class CircuitBreaker:
     @property
     def has_failures(self) -> bool:
         return self._failures > 0
+
+    @property
+    def is_trial(self) -> bool:
+        """True while the result of a trial call is awaited."""
+        return self._is_trial
+
+    @property
+    def counts(self) -> BreakerCounts | None:
+        """None without failures."""
+        if self._failed_at_ms is None:
+            return None
+        return BreakerCounts(self._failures, self._failed_at_ms, self._recovery_ms)
+
+    def restore(self, counts: BreakerCounts) -> None:
+        """Continue where another breaker was."""
+        self._failures, self._failed_at_ms = counts.failures, counts.failed_at_ms
+        self._recovery_ms = min(max(counts.recovery_ms, self._first_recovery_ms), self._recovery_ms_max)
 
     @property
     def half_open_at_ms(self) -> int | None:

@@ -50,7 +50,11 @@ def _decode_whole_numbers(decoder: "msgspec.json.Decoder[T]", body: bytes | byte
 
 
 def described(text: str, kind: Any) -> str:
-    """The text of a ValidationError, with the allowed values of an enumeration, or what a pattern stands for."""
+    """The text of a ValidationError, with the allowed values of an enumeration, what a pattern stands for, or where a field that
+    a type lacks is found instead (`INSTEAD`)."""
+    if " - at " not in text and text.startswith("Object contains unknown field `"):
+        instead = getattr(kind, "INSTEAD", {}).get(text.split("`")[1])
+        return text if instead is None else f"{text}: {instead}"
     detail, separator, where = text.rpartition(" - at ")
     path, hint = where.strip("`"), ""
     if detail.startswith("Invalid enum value") and (values := allowed_values(kind, path)):

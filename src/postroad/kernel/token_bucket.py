@@ -20,5 +20,10 @@ class TokenBucket:
         self._tokens = tokens - 1.0
         return 0.0
 
+    def wait(self, now: float) -> float:
+        """The seconds until there is a token; 0 if there is one. Takes none."""
+        tokens = min(self.burst, self._tokens + (now - self._at) * self.rate)
+        return 0.0 if tokens >= 1.0 else (1.0 - tokens) / self.rate
+
     def is_full(self, now: float) -> bool:
         return self._tokens + (now - self._at) * self.rate >= self.burst

@@ -111,7 +111,7 @@ class SubscriptionsCapability(Capability):
             clock,
         )
         self._redriver = SubscriptionRedriver(
-            connection, self.table, self.service, self._dead_letters, self._attempter, platform.tasks, clock
+            connection, self.table, self.service, self._dead_letters, self._attempter, self._progress, platform.tasks, clock
         )
         self.dispatcher = self._new_dispatcher(chosen)
         topics.lifecycle.add_dependent(Dependent("subscriptions", self.service.count_of, self.service.remove_of))

@@ -46,6 +46,8 @@ class StoredDeadDelivery(msgspec.Struct, frozen=True, kw_only=True, omit_default
     type: str | None = None
     trace: str | None = None
     hops: int = 0
+    group: str | None = None
+    ext: str | None = None
     body: str
     reason: str
     attempts: int
@@ -63,6 +65,8 @@ class StoredDeadDelivery(msgspec.Struct, frozen=True, kw_only=True, omit_default
             traceparent=self.trace,
             hops=self.hops,
             body=base64.b64decode(self.body),
+            extension=self.ext,
+            group=self.group,
         )
 
 
@@ -108,6 +112,8 @@ class SubscriptionDeadLetterStore:
             type=message.content_type,
             trace=message.traceparent,
             hops=message.hops,
+            group=message.group,
+            ext=message.extension,
             body=base64.b64encode(message.body).decode(),
             reason=reason,
             attempts=attempts,

@@ -1,5 +1,7 @@
 """Endpoints of subscriptions: their secrets and custom headers, decrypted for a delivery."""
 
+import hmac
+
 import msgspec
 import structlog
 
@@ -24,6 +26,11 @@ class Endpoints:
 
     def encrypt_secret(self, owner: str, secret: str) -> StoredSecret:
         return StoredSecret(encrypted=self._cipher.encrypt(owner, secret))
+
+    def has_secret(self, record: SubscriptionRecord, secret: str) -> bool:
+        """True if this is its newest secret. Raises DecryptionFailed."""
+        newest = self._cipher.decrypt(record.secret_owner, record.secrets[-1].encrypted) if record.secrets else ""
+        return hmac.compare_digest(newest.encode(), secret.encode())
 
     def of(self, record: SubscriptionRecord, now_ms: int) -> Endpoint:
         """Raises DecryptionFailed if the platform key is not the one that encrypted the secrets."""

@@ -39,6 +39,7 @@ class OwnedCursor:
     is_reading: bool = False
     replay: ReplayRange | None = None
     rate: TokenBucket | None = None
+    turn: int = 0  # number of the subscription's last attempt that was this cursor's
 
     @property
     def is_finished(self) -> bool:
@@ -73,6 +74,7 @@ class OwnedSubscription:
     key: str = field(init=False)
     window: ConcurrencyWindow = field(init=False)
     rate: TokenBucket | None = None
+    turns: int = 0  # attempts that were started
     loops: LoopDetector = field(default_factory=LoopDetector)
     _recent: list[tuple[int, int, int]] = field(default_factory=list)  # start of the bucket, successes, failures
 
@@ -121,19 +123,29 @@ class OwnedSubscription:
             return self.breaker.half_open_at_ms
         if state is BreakerState.HALF_OPEN and self.in_flight:  # the probe is made alone
             return None
-        wait_ms = _take(self.rate, now_ms)
+        wait_ms = _wait(self.rate, now_ms)
         if wait_ms:
             return now_ms + wait_ms
+        if len(ready) > 1:  # in turns: neither the live delivery nor a replay waits for the end of the other
+            ready.sort(key=lambda one: one.turn)
         for one in ready:
-            wait_ms = _take(one.rate, now_ms)
+            wait_ms = _wait(one.rate, now_ms)
             if wait_ms:
+                first_ms = now_ms + wait_ms if first_ms is None else min(first_ms, now_ms + wait_ms)
                 continue
-            self.breaker.allows(now_ms)
             started = one.cursor.start(now_ms)
             if started is not None:
-                self.in_flight += 1
-                return Started(one, *started)
-        return now_ms + wait_ms
+                return self._begin(one, started, now_ms)
+        return first_ms
+
+    def _begin(self, one: OwnedCursor, started: tuple[int, int], now_ms: int) -> Started:
+        for rate in (self.rate, one.rate):
+            if rate is not None:
+                rate.take(now_ms / 1000)
+        self.breaker.allows(now_ms)
+        self.in_flight += 1
+        self.turns = one.turn = self.turns + 1
+        return Started(one, *started)
 
     def count(self, result: AttemptResult, now_ms: int) -> None:
         """Count the result of an attempt: for the breaker, the concurrency window and the success rate."""
@@ -147,7 +159,7 @@ class OwnedSubscription:
             self.window.grow()
         if result.outcome is Outcome.TRANSIENT and not result.is_ours:
             self.breaker.record(0, 1, now_ms)
-        elif result.outcome is not Outcome.TRANSIENT:
+        elif is_success or (self.breaker.is_trial and not result.is_ours):  # a probe that is refused shows that it responds
             self.breaker.record(1, 0, now_ms)
         self.last_error = None if is_success else result.cause
 
@@ -161,6 +173,14 @@ class OwnedSubscription:
             del self._recent[0]
 
     # State
+
+    def continue_from(self, stored: ProgressRecord) -> None:
+        """Keep the pause and the breaker of the previous owner, unless the subscription was changed since."""
+        if stored.at_ms < self.record.updated_at_ms:
+            return
+        self.paused_until_ms, self.is_failing = stored.paused_until_ms, stored.is_failing
+        if stored.breaker_counts is not None:
+            self.breaker.restore(stored.breaker_counts)
 
     def resumes_at_ms(self, now_ms: int) -> int | None:
         """When delivery continues, if the breaker or the endpoint's Retry-After hold it up."""
@@ -184,12 +204,15 @@ class OwnedSubscription:
             resumes_at_ms=self.resumes_at_ms(now_ms),
             last_error=self.last_error,
             suspected_loop=self.loops.suspected,
+            paused_until_ms=self.paused_until_ms,
+            is_failing=self.is_failing,
+            breaker_counts=self.breaker.counts,
         )
 
 
-def _take(rate: TokenBucket | None, now_ms: int) -> int:
-    """Take a token; return 0, or the milliseconds until there is one."""
+def _wait(rate: TokenBucket | None, now_ms: int) -> int:
+    """The milliseconds until there is a token; 0 if there is one, or no limit."""
     if rate is None:
         return 0
-    seconds = rate.take(now_ms / 1000)
+    seconds = rate.wait(now_ms / 1000)
     return 0 if seconds == 0 else max(1, round(seconds * 1000))

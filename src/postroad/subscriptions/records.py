@@ -14,6 +14,7 @@ from postroad.api.subscriptions import (
     SubscriptionState,
     SubscriptionStatus,
 )
+from postroad.kernel.circuit_breaker import BreakerCounts
 from postroad.kernel.clock import rfc3339
 from postroad.subscriptions.delivery_cursor import CursorState
 
@@ -53,7 +54,8 @@ LIVE_TYPES = (DeliveryType.SSE, DeliveryType.WEBSOCKET)
 
 
 class SubscriptionRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A subscription, under `<tenant>.<id>`. `start_after` is the sequence that its delivery starts after.
+    """A subscription, under `<tenant>.<id>`. `start_after` is the sequence that its delivery starts after, `start` what was
+    requested for it.
 
     The id of a subscription with a name is derived from topic and name, so that two requests at once create it once. Its
     progress, attempts and dead letters are stored under `incarnation`: a later subscription of the same name does not inherit
@@ -82,6 +84,7 @@ class SubscriptionRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=Tr
     headers: str | None = None
     header_names: tuple[str, ...] = ()
     start_after: int
+    start: str = ""
     max_deliver: int
     retry_delays_ms: tuple[int, ...]
     ack_wait_ms: int
@@ -133,7 +136,10 @@ class SubscriptionRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=Tr
 
 
 class ProgressRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """The stored progress of one cursor, on `progress.<tenant>.<subscription>.<cursor>`, and what its owner last observed."""
+    """The stored progress of one cursor, on `progress.<tenant>.<subscription>.<cursor>`, and what its owner last observed.
+
+    `paused_until_ms`, `is_failing` and `breaker_counts` are what its next owner continues with.
+    """
 
     v: int = 1
     owner: str
@@ -148,6 +154,9 @@ class ProgressRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     resumes_at_ms: int | None = None
     last_error: str | None = None
     suspected_loop: str | None = None
+    paused_until_ms: int = 0
+    is_failing: bool = False
+    breaker_counts: BreakerCounts | None = None
 
 
 class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -1,21 +1,27 @@
-"""Redrive: a task that tries to deliver dead letters once more. Those that are delivered are removed, the others stay."""
+"""Redrive: a task that tries to deliver dead letters once more. Those that are delivered are removed, the others stay.
+
+The limits of the subscription hold: `maxInFlight`, `maxPerSecond`, `ordering`, and its pauses. The live delivery goes on beside
+it, so both together may reach twice the limits.
+"""
 
 import asyncio
 
 import msgspec
 
-from postroad.api.subscriptions import SubscriptionRedriveRequest
+from postroad.api.subscriptions import Ordering, SubscriptionRedriveRequest
 from postroad.api.tasks import Progress
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import stream_info
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.clock import Clock
 from postroad.kernel.context import RequestContext
+from postroad.kernel.errors import PreconditionFailed
 from postroad.kernel.names import dead_stream
 from postroad.subscriptions.attempter import Attempter
 from postroad.subscriptions.dead_letters import FoundDeadLetter, SubscriptionDeadLetterStore
 from postroad.subscriptions.endpoint_rules import Outcome
 from postroad.subscriptions.outgoing import OutgoingMessage
+from postroad.subscriptions.progress_store import ProgressStore
 from postroad.subscriptions.records import SubscriptionRecord, record_key
 from postroad.subscriptions.service import Subscriptions
 from postroad.tasks.rules import TaskRecord
@@ -23,6 +29,7 @@ from postroad.tasks.service import TaskContext, Tasks
 
 REDRIVE = "subscription-redrive"
 _CHUNK_SIZE = 50
+_PAUSE_SECONDS = 1.0  # between looks at a subscription that delivers nothing at the moment
 
 
 class SubscriptionRedriver:
@@ -33,18 +40,20 @@ class SubscriptionRedriver:
         subscriptions: Subscriptions,
         dead_letters: SubscriptionDeadLetterStore,
         attempter: Attempter,
+        progress: ProgressStore,
         tasks: Tasks,
         clock: Clock,
     ) -> None:
         self._connection, self._table, self._subscriptions = connection, table, subscriptions
-        self._dead_letters, self._attempter, self._tasks, self._clock = dead_letters, attempter, tasks, clock
+        self._dead_letters, self._attempter, self._progress = dead_letters, attempter, progress
+        self._tasks, self._clock = tasks, clock
 
     async def start(
         self, context: RequestContext, subscription: str, request: SubscriptionRedriveRequest
     ) -> tuple[int, TaskRecord | None]:
         """The number of matching dead letters, and the task; no task for a dry run.
 
-        Raises SubscriptionNotFound, PreconditionFailed if a redrive of the subscription is active.
+        Raises SubscriptionNotFound, PreconditionFailed if a redrive of the subscription is active, or nothing is delivered.
         """
         record = await self._subscriptions.find(context.caller, subscription)
         count = await self._dead_letters.count(record, request.filter)
@@ -52,6 +61,8 @@ class SubscriptionRedriver:
             count = min(count, request.limit)
         if request.dry_run:
             return count, None
+        if not record.is_active:
+            raise PreconditionFailed(f"the subscription is {record.state.value}; resume it before you redrive its dead letters")
         return count, await self._tasks.start(context, REDRIVE, "topic", record.topic, request, count, part=record.id)
 
     async def run(self, task: TaskContext) -> None:
@@ -60,7 +71,7 @@ class SubscriptionRedriver:
         A dead letter is removed after its delivery: a crash in between delivers it twice.
         """
         request = msgspec.convert(task.record.wanted, SubscriptionRedriveRequest)
-        record = await self._table.fetch(record_key(task.record.tenant, task.record.part))
+        record = await self._deliverable(task)
         if record is None:
             return
         progress, position, last = task.record.progress, max(1, task.record.position), task.record.bound
@@ -68,11 +79,13 @@ class SubscriptionRedriver:
             info = await stream_info(self._connection, dead_stream(record.tenant))
             last = info.state.last_seq if info else 0
             await task.save(position, progress, last)
-        while position <= last:
+        while position <= last and (record := await self._deliverable(task)) is not None:
             left = None if request.limit is None else request.limit - progress.matched
             if left is not None and left <= 0:
                 return
-            size = min(_CHUNK_SIZE, request.rate_per_second, left or _CHUNK_SIZE)
+            rate = min(request.rate_per_second, record.max_per_second or request.rate_per_second)
+            in_flight = 1 if record.ordering is Ordering.KEY else record.max_in_flight
+            size = min(_CHUNK_SIZE, rate, in_flight, left or _CHUNK_SIZE)
             scan = await self._dead_letters.scan(record, request.filter, size, position)
             chunk = [one for one in scan.found if one.position <= last]
             outcomes = await asyncio.gather(*(self._deliver(record, one) for one in chunk))
@@ -86,7 +99,20 @@ class SubscriptionRedriver:
             )
             position = last + 1 if scan.next_position is None else scan.next_position
             await task.save(position, progress, last)
-            await task.sleep(len(chunk) / request.rate_per_second)
+            await task.sleep(len(chunk) / rate)
+
+    async def _deliverable(self, task: TaskContext) -> SubscriptionRecord | None:
+        """The subscription, once it delivers: neither paused nor disabled, nor held up by its breaker or a Retry-After. None if
+        it was deleted. Raises TaskCancelled, TaskPaused."""
+        while True:
+            record = await self._table.fetch(record_key(task.record.tenant, task.record.part))
+            if record is None:
+                return None
+            if record.is_active:
+                stored = (await self._progress.load(record)).record
+                if stored is None or (stored.resumes_at_ms or 0) <= self._clock():
+                    return record
+            await task.sleep(_PAUSE_SECONDS)
 
     async def _deliver(self, record: SubscriptionRecord, found: FoundDeadLetter) -> bool:
         """One attempt. A dead letter that fails again is stored with the new reason."""

@@ -20,6 +20,7 @@ from postroad.api.subscriptions import (
     SubscriptionPatch,
     SubscriptionState,
 )
+from postroad.crypto.secret_encryption import DecryptionFailed
 from postroad.governance.audit import Audit
 from postroad.jetstream import stream_reader
 from postroad.jetstream.connection import Connection
@@ -79,8 +80,8 @@ class Subscriptions:
         """Return the subscription, its secret if that was generated, and whether it is new.
 
         One of the SNS API is delivered in its form; if it has a URL, it is pending until the endpoint has confirmed it.
-        A request with the name and the settings of an existing one returns that. Raises TopicNotFound, QueueNotFound,
-        BodyInvalid, FilterInvalid, WebhookRefused, AlreadyExists, Forbidden, EngineUnavailable.
+        A request with the name and the settings of an existing one returns that; with others, the error names them. Raises
+        TopicNotFound, QueueNotFound, BodyInvalid, FilterInvalid, WebhookRefused, AlreadyExists, Forbidden, EngineUnavailable.
         """
         validation.check_new(new)
         topic = await self._topics.find_or_create(context, topic_name)
@@ -89,9 +90,14 @@ class Subscriptions:
         while True:
             known = await self._table.fetch(record.key) if new.name is not None else None
             if known is not None:
-                if validation.has_equal_settings(known, record):
+                differences = [*validation.differences(known, record), *self._hidden_differences(known, new)]
+                if not differences:
                     return known, None, False
-                raise AlreadyExists(f"the topic {topic.name!r} has a subscription {new.name!r} with other settings: {known.id}")
+                raise AlreadyExists(
+                    f"the topic {topic.name!r} has a subscription {new.name!r} with other settings: {known.id} differs in "
+                    f"{', '.join(differences)}",
+                    extra={"errors": [{"path": f"$.{name}", "detail": "differs"} for name in differences]},
+                )
             count = self._table.count_under(f"{context.tenant}.")
             if count >= self._max:
                 raise Forbidden(f"the tenant has {count} subscriptions; {self._max} is the limit")
@@ -101,6 +107,17 @@ class Subscriptions:
                 self._record(context, record, "created")
                 return record, secret, True
             self._table.forget(record.key)
+
+    def _hidden_differences(self, known: SubscriptionRecord, new: NewSubscription) -> list[str]:
+        """Encrypted settings in which a request differs from an existing subscription. A secret that is left out is any."""
+        if known.delivery_type is not DeliveryType.HTTP_PUSH or known.sns is not None:
+            return []
+        try:
+            has_other_secret = new.secret is not None and not self._endpoints.has_secret(known, new.secret)
+            has_other_headers = self._endpoints.of(known, self._clock()).headers != new.headers
+        except DecryptionFailed:  # with another platform key nothing can be compared; attempts report it
+            return []
+        return ["secret"] * has_other_secret + ["headers"] * has_other_headers
 
     async def _new_record(
         self, context: RequestContext, topic: TopicRecord, new: NewSubscription, sns: SnsSubscription | None
@@ -124,6 +141,7 @@ class Subscriptions:
             queue=new.queue,
             header_names=tuple(new.headers),
             start_after=await self._start_after(topic, new),
+            start=validation.start_text(new),
             max_deliver=new.max_deliver,
             retry_delays_ms=new.retry_delays_ms,
             ack_wait_ms=new.ack_wait_ms,

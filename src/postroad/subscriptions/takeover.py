@@ -32,6 +32,7 @@ class Takeover:
         if stored.record is not None:
             owned.delivered_count, owned.failed_count = stored.record.delivered_count, stored.record.failed_count
             owned.last_error = stored.record.last_error
+            owned.continue_from(stored.record)
         await self._reader.set_keys(owned, live, topic)
         try:
             await self.store(owned, live)

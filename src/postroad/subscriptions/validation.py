@@ -118,7 +118,26 @@ def patched(record: SubscriptionRecord, patch: SubscriptionPatch, now_ms: int) -
     return record if changed == record else msgspec.structs.replace(changed, updated_at_ms=now_ms)
 
 
-def has_equal_settings(record: SubscriptionRecord, other: SubscriptionRecord) -> bool:
-    """True if a repeated request to create the subscription asks for what exists. Secrets and headers are not compared."""
-    same = ("topic", "delivery_type", "patterns", *_PLAIN_FIELDS)
-    return all(getattr(record, name) == getattr(other, name) for name in same)
+def start_text(new: NewSubscription) -> str:
+    """Where the delivery of a new subscription starts, as it was requested."""
+    if new.start_sequence is not None:
+        return f"sequence {new.start_sequence}"
+    if new.start_time is not None:
+        return f"time {int(new.start_time.timestamp() * 1000)}"
+    return new.start_from.value
+
+
+def differences(known: SubscriptionRecord, wanted: SubscriptionRecord) -> list[str]:
+    """The settings, as the API calls them, in which a repeated request to create a subscription differs from what exists.
+
+    Not those that are encrypted. Where delivery starts is unknown of subscriptions of before that was stored.
+    """
+    changed = {
+        "delivery_type": known.delivery_type != wanted.delivery_type,
+        "filter": known.patterns != wanted.patterns,
+        "startFrom": known.start not in ("", wanted.start),
+    }
+    for field in msgspec.structs.fields(NewSubscription):
+        if field.name in _PLAIN_FIELDS:
+            changed[field.encode_name] = getattr(known, field.name) != getattr(wanted, field.name)
+    return [name for name, is_different in changed.items() if is_different]
