@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import random
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -27,7 +28,8 @@ class Ledger:
     def __init__(self, groups: int) -> None:
         self.acked: dict[int, set[int]] = {group: set() for group in range(groups)}
         self.done = 0
-        self.maybe_acked: set[tuple[int, int]] = set()  # the response to the ack was lost, or is on its way
+        self.maybe_acked: set[tuple[int, int]] = set()  # held, or the response to an ack was lost, or is on its way
+        self.lost_answers: set[tuple[int, int]] = set()
         self.held: dict[int, tuple[int, float]] = {}  # group: consumer, end of its lease
         self.ids: dict[tuple[int, int], str] = {}
         self.first_missing: dict[int, int] = {}  # group: all numbers before it are acknowledged
@@ -51,6 +53,11 @@ class Ledger:
             first += 1
         self.first_missing[group] = first
         return [one for one in range(first, number) if one not in self.acked[group]]
+
+    def refused(self, group: int, number: int) -> None:
+        """The message was not acknowledged, unless an earlier ack of it was whose response was lost."""
+        if (group, number) not in self.lost_answers:
+            self.maybe_acked.discard((group, number))
 
     def ack(self, group: int, number: int) -> None:
         if number in self.acked[group]:
@@ -80,14 +87,19 @@ class OrderedLoad:
         self.last_delivery = (0.0, 0.0)  # when it was asked for, and when it arrived
         self._session: aiohttp.ClientSession | None = None
 
-    async def call(self, method: str, path: str, body: object = None) -> dict[str, Any] | None:
-        """None if there was no certain response."""
+    async def _send(self, method: str, path: str, body: object) -> tuple[int, dict[str, Any]]:
+        """Status 0 if there was no response."""
         assert self._session is not None
         try:
             async with self._session.request(method, f"{next(self._urls)}/v1/queues/q{path}", json=body) as answer:
-                return await answer.json() if answer.status in (200, 201) else None
+                return answer.status, await answer.json()
         except (aiohttp.ClientError, TimeoutError):
-            return None
+            return 0, {}
+
+    async def call(self, method: str, path: str, body: object = None) -> dict[str, Any] | None:
+        """None if it did not succeed, or perhaps not."""
+        status, answer = await self._send(method, path, body)
+        return answer if status in (200, 201) else None
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator["asyncio.Task[None]"]:
@@ -123,7 +135,8 @@ class OrderedLoad:
         while ledger.done < self.messages:
             asked_at = time.monotonic()
             count = self._random.choice((1, 3, 10))
-            body = {"maxMessages": count, "maxPerGroup": 1, "waitMs": 1000, "visibilityTimeoutMs": self.lease_ms}
+            per_group = 10 if consumer % 3 == 0 else 1  # a third holds several messages of a group
+            body = {"maxMessages": count, "maxPerGroup": per_group, "waitMs": 1000, "visibilityTimeoutMs": self.lease_ms}
             messages = ((await self.call("POST", "/pull", body)) or {}).get("messages", ())
             if messages:
                 self.last_delivery = asked_at, time.monotonic()
@@ -131,12 +144,20 @@ class OrderedLoad:
                 group, number = message["payload"]
                 ledger.deliver(consumer, group, number, message["messageId"], asked_at)
                 ledger.held[group] = consumer, asked_at + self.lease_ms / 1000
+                ledger.maybe_acked.add((group, number))  # so the next one of the group may follow
+            held = Counter(message["payload"][0] for message in messages)
             for message in messages:
                 group, number = message["payload"]
-                ledger.maybe_acked.add((group, number))
-                ledger.held.pop(group, None)  # the next message may be delivered before the response arrives
-                if await self.call("POST", "/ack", {"receiptId": message["receiptId"]}) is not None:
+                held[group] -= 1
+                if not held[group]:
+                    ledger.held.pop(group, None)  # the next message may be delivered before the response arrives
+                status, _ = await self._send("POST", "/ack", {"receiptId": message["receiptId"]})
+                if status == 200:
                     ledger.ack(group, number)
+                elif 400 <= status < 500:
+                    ledger.refused(group, number)
+                else:
+                    ledger.lost_answers.add((group, number))
 
     async def reached(self, share: float, seconds: float) -> None:
         """Return once this share of the messages was acknowledged, or something is wrong."""
@@ -158,7 +179,7 @@ class OrderedLoad:
     def check(self) -> None:
         ledger = self.ledger
         assert not ledger.faults, ledger.faults[:10]
-        seen = {(group, number) for group, numbers in ledger.acked.items() for number in numbers} | ledger.maybe_acked
+        seen = {(group, number) for group, numbers in ledger.acked.items() for number in numbers} | ledger.lost_answers
         assert seen == {(n % self.groups, n // self.groups) for n in range(self.messages)}
 
 

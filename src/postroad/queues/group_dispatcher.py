@@ -82,7 +82,12 @@ class GroupDispatcher(RepeatedPulls):
         """Find the groups. Raises EngineUnavailable."""
         self._stop_subscription = self._connection.subscribe(f"{live_subject(self.record)}.*", self._on_stored)
         self._stop_reconnect = self._connection.on_reconnect(self._must_scan.set)
-        await self._scan()
+        try:
+            await self._scan()
+        except BaseException:
+            self._stop_reconnect()
+            await self._stop_subscription()
+            raise
         self._start(self._maintain())
 
     async def close(self, error: PostroadError) -> None:
@@ -149,6 +154,8 @@ class GroupDispatcher(RepeatedPulls):
                     self._pump()
             except PostroadError as problem:
                 log.warning("dispatcher_maintenance_failed", stream=self.record.stream, code=problem.code)
+            except Exception:  # the next round may succeed, and without it statistics of the queue would wait for ever
+                log.exception("dispatcher_maintenance_failed", stream=self.record.stream)
             await asyncio.sleep(_CLEAN_SECONDS)
 
     # Pulls
@@ -217,6 +224,9 @@ class GroupDispatcher(RepeatedPulls):
             outcome = await self._grant(pull, groups)
         except PostroadError as error:
             outcome = error
+        except Exception as problem:
+            log.exception("dispatcher_pull_failed", stream=self.record.stream)
+            outcome = EngineUnavailable(f"the dispatcher of the queue failed: {type(problem).__name__}", retry_after=1)
         finally:
             self._serving -= 1
         if outcome:

@@ -70,6 +70,9 @@ class GroupMaintenance(GroupTurns):
                     await self._clean_group(group, state, is_left=is_left)
                 except Conflict:
                     self._index.set_state(group, None, 0)
+                except BaseException:
+                    self._index.unclean[group.token] = group
+                    raise
                 finally:
                     self._release(group)
 
