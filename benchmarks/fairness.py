@@ -3,7 +3,8 @@
 python -m benchmarks.fairness [--messages 100000] [--noisy 1 20] [--seconds 10] [--consumers 32] [--sync always]
 
 For each number of noisy groups: publish `--messages` of them, then ten quiet groups publish 10 messages a second each, while
-consumers take messages one at a time and work 20 ms on each. The plain queue has the same load without `groupId`.
+consumers take messages one at a time and work 20 ms on each. The plain queue has the same load without `groupId`. At last,
+messages without `groupId` are published to both, in turns.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import aiohttp
 from tests.installation import Installation
 
 WORK_SECONDS, QUIET_GROUPS, QUIET_PER_SECOND = 0.02, 10, 10
+_PUBLISH_ROUNDS = 5
 
 
 async def fill(session: aiohttp.ClientSession, queue: str, count: int, groups: int) -> None:
@@ -105,7 +107,13 @@ async def measure(session: aiohttp.ClientSession, chosen: argparse.Namespace) ->
                 f"filled at {filled:.0f}/s; dwell of {len(found)} quiet messages p50 {p50:.0f} ms, p99 {p99:.0f} ms",
                 flush=True,
             )
-            async with session.delete(f"/v1/queues/{queue}") as answer:
+        ratios = []
+        for _ in range(_PUBLISH_ROUNDS):
+            plain = await publish_rate(session, f"plain-{noisy}", chosen.seconds / 5)
+            ratios.append(await publish_rate(session, f"fair-{noisy}", chosen.seconds / 5) / plain)
+        print(f"{noisy} noisy: publishing without a group {statistics.median(ratios):.2f} of plain", flush=True)
+        for kind in rates:
+            async with session.delete(f"/v1/queues/{kind}-{noisy}") as answer:
                 assert answer.status == 204
 
 

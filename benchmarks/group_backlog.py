@@ -24,7 +24,7 @@ from benchmarks.groups import consume, fill
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import stream_info
 
-_SMALL = 10_000
+_SMALL = 10_000  # messages of the queue to compare with; its rate counts until they are gone
 _DEDUPE_WINDOW_MS = 1000
 _ROUNDS = 3
 

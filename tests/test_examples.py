@@ -374,6 +374,16 @@ async def test_the_ordered_example_has_the_right_balances(running: Installation)
     assert re.search(r"^1500 transfers, \d+ workers killed; balances are right: True$", output, re.MULTILINE), output
 
 
+async def test_the_fair_example_serves_quiet_customers_first(running: Installation) -> None:
+    key = running.credentials["tenant_key"]
+
+    output = await run(
+        [sys.executable, str(ROOT / "examples" / "fair.py"), "600"], running, POSTROAD_URL=running.url, POSTROAD_KEY=key
+    )
+
+    assert output.startswith("600 messages of the noisy customer; the quiet ones were served after"), output
+
+
 async def test_the_example_of_sns_replays_a_fifo_topic(running: Installation) -> None:
     found = running.credentials
     keys = {"AWS_ACCESS_KEY_ID": found["aws_access_key_id"], "AWS_SECRET_ACCESS_KEY": found["aws_secret_access_key"]}
