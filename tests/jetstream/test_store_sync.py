@@ -3,8 +3,11 @@
 import asyncio
 import errno
 import os
-from collections.abc import AsyncIterator
+import resource
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.jetstream.sync_disk import Disk, disk
@@ -148,6 +151,87 @@ async def test_a_failed_sync_is_not_repeated_and_ends_the_process(
     with pytest.raises(StoreSyncFailed, match="Input/output error"):
         await ending
     assert len(disk.syncs) + disk.filesystem_syncs == 1
+
+
+@contextmanager
+def no_descriptor_left() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.dup(0)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize("is_known", [False, True], ids=["a new stream", "a new block"])
+async def test_without_descriptors_the_filesystem_is_synced(blocks: Path, sync: StoreSync, disk: Disk, is_known: bool) -> None:
+    if is_known:
+        await sync.wait("Q", 1)
+        (blocks / "2.blk").touch()
+    syncs = len(disk.syncs)
+    with no_descriptor_left():
+        await sync.wait("Q", 2)
+    assert (len(disk.syncs), disk.filesystem_syncs) == (syncs, 1)
+
+    await sync.wait("Q", 3)
+
+    files = ["1.blk", "2.blk"] if is_known else ["1.blk"]
+    assert disk.syncs[-1] == [*files, "Q", "msgs", "streams"]  # everything again
+    assert disk.filesystem_syncs == 1
+
+
+@pytest.mark.parametrize("accepted", [0, 1], ids=["at once", "after the first operations"])
+async def test_if_the_kernel_accepts_no_operations_the_filesystem_is_synced(
+    tmp_path: Path, sync: StoreSync, monkeypatch: pytest.MonkeyPatch, accepted: int
+) -> None:
+    for stream in ("Q", "R"):  # together more files than one submission has room for
+        directory = tmp_path / "jetstream" / "$G" / "streams" / stream / "msgs"
+        directory.mkdir(parents=True)
+        for number in range(40):
+            (directory / f"{number}.blk").touch()
+    really, really_syncfs = kernel_aio._Context.submit, store_sync._syncfs
+    submissions, filesystem_syncs = list[int](), list[int]()
+
+    def submit(context: Any, count: int, pointers: Any) -> int:
+        submissions.append(count)
+        if len(submissions) == accepted + 1:
+            raise BlockingIOError(errno.EAGAIN, "no space")
+        return really(context, count, pointers)
+
+    def syncfs(descriptor: int) -> None:
+        filesystem_syncs.append(descriptor)
+        really_syncfs(descriptor)
+
+    monkeypatch.setattr(kernel_aio._Context, "submit", submit)
+    monkeypatch.setattr(store_sync, "_syncfs", syncfs)
+
+    await asyncio.gather(sync.wait("Q", 1), sync.wait("R", 1))
+    assert filesystem_syncs
+    filesystem_syncs.clear()
+    await asyncio.gather(sync.wait("Q", 2), sync.wait("R", 2))
+
+    assert not filesystem_syncs
+    assert len(submissions) == accepted + 3  # all files again, in two
+
+
+@pytest.mark.parametrize("error", [0, errno.EIO], ids=["synced", "failed"])
+@pytest.mark.parametrize("stream", ["Q", "gone"], ids=["a stream", "the filesystem"])
+async def test_a_callback_that_raises_leaves_no_other_without_an_answer(
+    blocks: Path, sync: StoreSync, disk: Disk, stream: str, error: int
+) -> None:
+    answers: list[EngineUnavailable | None] = []
+
+    def crash(_problem: EngineUnavailable | None) -> None:
+        raise ValueError("a bug")
+
+    disk.error = error
+    for callback in (crash, answers.append, crash, answers.append):
+        sync.request(stream, 1, callback)
+    await eventually(lambda: len(answers) == 2)
+
+    assert [answer is None for answer in answers] == [not error] * 2
 
 
 async def test_callers_fail_if_the_disk_does_not_answer(tmp_path: Path, blocks: Path, disk: Disk) -> None:

@@ -19,20 +19,37 @@ OLD = NOW - 10 * YOUNG_NS
 
 
 def listing(files: dict[str, int], *, inode: int = 1, mtime_ns: int = OLD) -> BlockListing:
-    return BlockListing(inode, mtime_ns, files)
+    return BlockListing(inode, mtime_ns, NOW, files)
 
 
-def test_a_directory_is_listed_again_if_it_changed_was_replaced_or_is_young() -> None:
+def test_a_directory_is_listed_again_if_it_changed_was_replaced_or_was_young() -> None:
     known = listing({"1.blk": 10})
 
-    assert needs_listing(None, 1, OLD, NOW)
-    assert not needs_listing(known, 1, OLD, NOW)
-    assert needs_listing(known, 1, OLD + 1, NOW)
-    assert needs_listing(known, 2, OLD, NOW)
+    assert needs_listing(None, 1, OLD)
+    assert not needs_listing(known, 1, OLD)
+    assert needs_listing(known, 1, OLD + 1)
+    assert needs_listing(known, 2, OLD)
     young = listing({"1.blk": 10}, mtime_ns=NOW - YOUNG_NS + 1)
-    assert needs_listing(young, 1, young.mtime_ns, NOW)  # a change of the same tick would not show
+    assert needs_listing(young, 1, young.mtime_ns)  # a change of the same tick would not show
     future = listing({"1.blk": 10}, mtime_ns=NOW + 10**12)
-    assert needs_listing(future, 1, future.mtime_ns, NOW)  # the clock was set back
+    assert needs_listing(future, 1, future.mtime_ns)  # the clock was set back
+
+
+TICK_NS = 10_000_000  # of the coarsest kernel
+
+
+@given(st.lists(st.tuples(st.sampled_from(["change", "sync"]), st.sampled_from([0, 1, 5, 12, 25])), max_size=12))
+def test_a_sync_knows_every_change_however_coarse_the_time_of_a_change(steps: list[tuple[str, int]]) -> None:
+    """Also of two changes in one tick, of which the first is listed at once and the second synced long after."""
+    now, changes, mtime = NOW, 0, OLD
+    known: BlockListing | None = None
+    for step, pause_ms in steps:
+        now += pause_ms * 1_000_000
+        if step == "change":
+            changes, mtime = changes + 1, now - now % TICK_NS
+        elif needs_listing(known, 1, mtime):
+            known = BlockListing(1, mtime, now, {"1.blk": changes})
+        assert step == "change" or (known is not None and known.files == {"1.blk": changes})
 
 
 def test_the_last_block_is_that_with_the_highest_number() -> None:

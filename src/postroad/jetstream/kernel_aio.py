@@ -16,6 +16,7 @@ _CALLS = {"x86_64": (206, 207, 208, 209), "aarch64": (0, 1, 4, 2)}  # io_setup, 
 _RING = 64
 _FSYNC, _FDSYNC = 2, 3
 _RESFD = 1
+NOT_SUBMITTED = -1  # instead of an errno: the kernel has no space for the rest of the operations
 
 Operation = tuple[int, bool]  # a descriptor, and whether fdatasync is sufficient
 
@@ -104,7 +105,10 @@ class KernelAio:
         loop.add_reader(self._eventfd, self._on_completed)
 
     def submit(self, operations: Sequence[Operation], done: Callable[[int], None]) -> None:
-        """Begin the operations; call `done` when all have ended, with 0 or the errno of one that failed. Raises OSError."""
+        """Begin the operations; call `done` when all have ended, with 0, the errno of one that failed, or NOT_SUBMITTED.
+
+        Raises OSError if none could begin.
+        """
         self._operations, self._done = operations, done
         self._submitted = self._error = 0
         self._submit_next()
@@ -132,8 +136,8 @@ class KernelAio:
             try:
                 self._submit_next()
                 return
-            except OSError as problem:
-                self._error = problem.errno or errno.EIO
+            except OSError:
+                self._error = NOT_SUBMITTED
         self._done(self._error)
 
     def close(self) -> None:

@@ -19,8 +19,8 @@ from pathlib import Path
 import structlog
 
 from postroad.jetstream import metrics
-from postroad.jetstream.kernel_aio import KernelAio, Operation
-from postroad.jetstream.stream_files import FilesystemSyncNeeded, StreamFiles
+from postroad.jetstream.kernel_aio import NOT_SUBMITTED, KernelAio, Operation
+from postroad.jetstream.stream_files import FilesystemSyncNeeded, StreamFiles, is_disk_error
 from postroad.jetstream.sync_rules import SyncGroups
 from postroad.kernel.errors import EngineUnavailable
 
@@ -175,25 +175,46 @@ class StoreSync:
                 try:
                     operations += files.operations()
                 except FilesystemSyncNeeded:
-                    del self._in_sync[stream]
-                    files.release()
-                    self._add_filesystem_callers(stream, self._groups.remove(stream))
-            if operations:
-                self._aio.submit(operations, self._on_synced)
-            else:
-                self._loop.call_soon(self._on_synced, 0)
+                    self._leave_to_filesystem(stream)
         except OSError as problem:
             self._fail(problem)
+            return
+        try:
+            if operations:
+                self._aio.submit(operations, self._on_synced)
+                return
+        except OSError as problem:
+            if is_disk_error(problem):
+                self._fail(problem)
+                return
+            self._leave_all_to_filesystem()
+        self._loop.call_soon(self._on_synced, 0)
+
+    def _leave_to_filesystem(self, stream: str) -> None:
+        self._release(stream, self._in_sync.pop(stream))
+        self._add_filesystem_callers(stream, self._groups.remove(stream))
+
+    def _leave_all_to_filesystem(self) -> None:
+        """The files of this sync may have been listed for nothing: the next sync lists them again."""
+        for stream, files in list(self._in_sync.items()):
+            files.close()
+            self._leave_to_filesystem(stream)
+
+    def _release(self, stream: str, files: StreamFiles) -> None:
+        files.release()
+        if self._files.get(stream) is not files:  # others took its place meanwhile
+            files.close()
 
     def _on_synced(self, error: int) -> None:
-        if error:
+        if error == NOT_SUBMITTED:
+            self._leave_all_to_filesystem()
+        elif error:
             self._fail(OSError(error, os.strerror(error)))
         if self._failure.done():
             return
         for stream, files in self._in_sync.items():
             files.end_sync()
-            if self._files.get(stream) is not files:
-                files.close()
+            self._release(stream, files)
         self._in_sync.clear()
         callers = self._groups.end()
         if self._groups.is_due and not self._is_start_scheduled:
@@ -202,8 +223,7 @@ class StoreSync:
             self._loop.call_soon(self._start)
         metrics.sync_seconds.observe(time.perf_counter() - self._begun_at)
         metrics.sync_callers.observe(len(callers))
-        for callback, _ in callers:
-            callback(None)
+        _call(callers, None)
 
     # Syncs of the filesystem
 
@@ -229,8 +249,7 @@ class StoreSync:
         metrics.filesystem_sync_seconds.observe(time.perf_counter() - begun_at)
         callers = self._filesystem_groups.end()
         self._start_filesystem()
-        for callback, _ in callers:
-            callback(None)
+        _call(callers, None)
 
     # Failures
 
@@ -245,8 +264,7 @@ class StoreSync:
 
     def _fail_callers(self, is_failed: Callable[[_Caller], bool]) -> None:
         for groups in (self._groups, self._filesystem_groups):
-            for callback, _ in groups.remove_where(is_failed):
-                callback(_unknown())
+            _call(groups.remove_where(is_failed), _unknown())
 
     def _start_timer(self) -> None:
         if not self._has_timer:
@@ -264,6 +282,14 @@ class StoreSync:
 
 def _unknown() -> EngineUnavailable:
     return EngineUnavailable("the store was not synced in time: the change may or may not be durable", retry_after=1)
+
+
+def _call(callers: Sequence[_Caller], outcome: EngineUnavailable | None) -> None:
+    for callback, _ in callers:
+        try:
+            callback(outcome)
+        except Exception:  # a bug, which must not leave the other callers without an answer
+            log.exception("sync_callback_failed")
 
 
 def _resolve(future: "asyncio.Future[None]", problem: EngineUnavailable | None) -> None:

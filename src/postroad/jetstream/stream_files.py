@@ -1,6 +1,7 @@
 """The block files of one stream of the embedded server, as a sync needs them: open descriptors, and what has changed."""
 
 import contextlib
+import errno
 import os
 import time
 from pathlib import Path
@@ -8,9 +9,17 @@ from pathlib import Path
 from postroad.jetstream.kernel_aio import Operation
 from postroad.jetstream.sync_rules import BlockListing, is_synced_file, needs_listing, plan_sync
 
+_DISK_ERRORS = frozenset({errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+
 
 class FilesystemSyncNeeded(Exception):
-    """The stream's files changed while they were listed, or too many are new: only a sync of the filesystem covers them."""
+    """Only a sync of the filesystem covers the stream: its files changed while they were listed, too many are new, or the process
+    lacks descriptors or memory to open them."""
+
+
+def is_disk_error(problem: OSError) -> bool:
+    """True if the disk has failed, and not a resource of this process."""
+    return problem.errno in _DISK_ERRORS
 
 
 class StreamFiles:
@@ -40,26 +49,30 @@ class StreamFiles:
             return False
 
     def operations(self) -> list[Operation]:
-        """The syncs that make all writes before this call durable. Raises FilesystemSyncNeeded, OSError.
+        """The syncs that make all writes before this call durable. Raises FilesystemSyncNeeded, and OSError if the disk fails.
 
         The descriptors are open until `release`.
         """
         self._covered = self._observed
         try:
+            now_ns = time.time_ns()
             found = os.stat(self._path)  # noqa: PTH116
-            if not needs_listing(self._known, found.st_ino, found.st_mtime_ns, time.time_ns()):
+            if not needs_listing(self._known, found.st_ino, found.st_mtime_ns):
                 return [(self._last, True)] if self._last >= 0 else []
-            return self._list(found.st_ino, found.st_mtime_ns)
-        except FileNotFoundError as exc:
+            return self._list(found.st_ino, found.st_mtime_ns, now_ns)
+        except OSError as exc:
+            if is_disk_error(exc):
+                raise
+            self.close()  # what is open may not be what was listed
             raise FilesystemSyncNeeded from exc
 
-    def _list(self, inode: int, mtime_ns: int) -> list[Operation]:
+    def _list(self, inode: int, mtime_ns: int, now_ns: int) -> list[Operation]:
         known = self._known
         if known is None or known.inode != inode:
             self._open_directory(inode)
         with os.scandir(self._directory) as entries:
             files = {entry.name: entry.inode() for entry in entries if is_synced_file(entry.name)}
-        listing = BlockListing(inode, mtime_ns, files)
+        listing = BlockListing(inode, mtime_ns, now_ns, files)
         plan = plan_sync(known, listing)
         operations: list[Operation] = [(self._open(name), True) for name in plan.files]
         if plan.is_directory_synced:
@@ -98,7 +111,6 @@ class StreamFiles:
     def end_sync(self) -> None:
         """Note that the sync of `operations` has succeeded."""
         self._durable = max(self._durable, self._covered)
-        self.release()
 
     def release(self) -> None:
         """Close the descriptors that only one sync needs."""

@@ -24,10 +24,14 @@ def is_synced_file(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class BlockListing:
-    """A directory of blocks: its inode, the time of its last change before it was listed, and the inodes of its files by name."""
+    """A directory of blocks: its inode, the time of its last change before it was listed, and the inodes of its files by name.
+
+    `listed_at_ns` is before that time was read: a change that the listing lacks came later.
+    """
 
     inode: int
     mtime_ns: int
+    listed_at_ns: int
     files: Mapping[str, int]
 
     @property
@@ -46,9 +50,15 @@ class SyncPlan:
     is_filesystem_synced: bool = False
 
 
-def needs_listing(known: BlockListing | None, inode: int, mtime_ns: int, now_ns: int) -> bool:
-    """True if the directory may have changed since it was listed."""
-    return known is None or known.inode != inode or known.mtime_ns != mtime_ns or now_ns - mtime_ns < YOUNG_NS
+def needs_listing(known: BlockListing | None, inode: int, mtime_ns: int) -> bool:
+    """True if the directory may have changed since it was listed.
+
+    A change that followed the listed one within a tick of the kernel's clock has left the time as it was. Only a listing that is
+    clearly later than the last change has everything.
+    """
+    if known is None or (known.inode, known.mtime_ns) != (inode, mtime_ns):
+        return True
+    return known.listed_at_ns - mtime_ns < YOUNG_NS
 
 
 def plan_sync(known: BlockListing | None, found: BlockListing) -> SyncPlan:
