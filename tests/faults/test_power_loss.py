@@ -27,6 +27,7 @@ from tests.waiting import eventually
 
 CUTS = 3
 ANSWERS_BETWEEN_CUTS = 400
+START_SECONDS = 300  # on a busy machine
 STREAM = "/v1/stream/log"
 _BACK = "acknowledged and back"
 
@@ -89,7 +90,7 @@ class Traffic:
     async def wait_answers(self, count: int, flowing: "asyncio.Task[None]") -> None:
         """Wait for so many further answers of each kind."""
         wanted = self.promises.answers + count
-        await eventually(lambda: flowing.done() or self.promises.answers >= wanted, 120)
+        await eventually(lambda: flowing.done() or self.promises.answers >= wanted, 300)
 
     async def _repeat(self, work: Any) -> None:
         while not self._stop.is_set():
@@ -215,7 +216,7 @@ async def broken_promises(promises: Promises, restored: Installation) -> dict[st
 async def check(promises: Promises, home: Path) -> dict[str, set[Any]]:
     restored = Installation(home).start()
     try:
-        return await broken_promises(promises, await restored.ready())
+        return await broken_promises(promises, await restored.ready(START_SECONDS))
     finally:
         restored.end()
 
@@ -236,15 +237,17 @@ async def check_cut(promises: Promises, image: Path, files: Path) -> dict[str, i
     return {kind: len(found) for kind, found in broken.items() if found}
 
 
-async def cut_power(disk: LoopDisk, sync: str | None, *, cuts: int) -> list[dict[str, int]]:
+async def cut_power(disk: LoopDisk, sync: str, *, cuts: int, **environment: str) -> list[dict[str, int]]:
     """The broken promises after each of so many power failures, in the middle of traffic."""
     home = disk.folder / "home"
     home.mkdir()
-    environment = {"POSTROAD_WORKERS": "2"} | ({"POSTROAD_SYNC": sync} if sync else {})
-    running = Installation(home, **environment).start()
+    running = Installation(home, POSTROAD_WORKERS="2", POSTROAD_SYNC=sync, **environment).start()
     broken = []
     try:
-        await running.ready()
+        await running.ready(START_SECONDS)
+        # A machine or a disk without group sync would pass, and prove nothing.
+        assert f"sync {sync}" in running.output(), running.log()
+        assert "sync_group_unproven" not in running.log()
         traffic = Traffic(running)
         flowing = asyncio.create_task(traffic.run())
         try:
@@ -265,13 +268,33 @@ async def cut_power(disk: LoopDisk, sync: str | None, *, cuts: int) -> list[dict
     return broken
 
 
+# Python imports this module, `sitecustomize`, at the start of every process of the installation.
+_ANSWER_WITHOUT_SYNC = """
+from postroad.jetstream import store_sync
+
+store_sync.KernelAio.submit = lambda aio, _operations, done: aio._loop.call_soon(done, 0)
+store_sync._syncfs = lambda _descriptor: None
+"""
+
+
 @pytest.mark.slow
 async def test_a_power_failure_breaks_no_promise(disk: LoopDisk) -> None:
-    assert await cut_power(disk, None, cuts=CUTS) == [{}] * CUTS
+    assert await cut_power(disk, "group", cuts=CUTS) == [{}] * CUTS
 
 
 @pytest.mark.slow
-async def test_without_syncs_the_same_check_finds_broken_promises(disk: LoopDisk) -> None:
+async def test_group_sync_that_answers_without_a_sync_breaks_promises(disk: LoopDisk, tmp_path: Path) -> None:
+    modules = tmp_path / "modules"
+    modules.mkdir()
+    (modules / "sitecustomize.py").write_text(_ANSWER_WITHOUT_SYNC)
+
+    [broken] = await cut_power(disk, "group", cuts=1, PYTHONPATH=str(modules))
+
+    assert broken.keys() >= {"published and lost", "appended and lost"}
+
+
+@pytest.mark.slow
+async def test_an_interval_breaks_promises(disk: LoopDisk) -> None:
     [broken] = await cut_power(disk, "10m", cuts=1)
 
     assert broken.keys() >= {"published and lost", "appended and lost"}
