@@ -1,5 +1,8 @@
 """Streams and messages for tests of the JetStream layer."""
 
+import msgspec
+from tests.waiting import eventually
+
 from postroad.jetstream import stream_reader
 from postroad.jetstream.commit import CommitPolicy, Committer, PendingMessage
 from postroad.jetstream.connection import Connection
@@ -32,6 +35,17 @@ def new_message(
     """With `after`, the message is stored only if that is the last sequence of its subject."""
     headers = [] if after is None else [("Nats-Expected-Last-Subject-Sequence", str(after))]
     return PendingMessage(subject, payload, message_id or new_id(), header_lines(headers), is_conditional=after is not None)
+
+
+async def wait_replicated(connection: Connection, stream: str) -> None:
+    """Wait until every replica has every entry, since any of them may answer."""
+
+    async def is_current() -> bool:
+        info = msgspec.json.decode(await connection.api(f"STREAM.INFO.{stream}", {}))
+        return all(replica["current"] and not replica.get("lag") for replica in info["cluster"].get("replicas") or [])
+
+    if connection.settings.has_replicas:
+        await eventually(is_current)
 
 
 async def entries_of(connection: Connection, stream: str, subject: str | None = None) -> list[Entry]:

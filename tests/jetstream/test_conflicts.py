@@ -6,10 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-import msgspec
 import pytest
 from tests.cluster import Cluster
-from tests.jetstream.streams import committer_of, entries_of, make_stream, new_message
+from tests.jetstream.streams import committer_of, entries_of, make_stream, new_message, wait_replicated
 from tests.servers import OpenConnection, TcpProxy
 from tests.waiting import eventually
 
@@ -61,19 +60,6 @@ async def _entries_by_subject(connection: Connection, stream: str, pattern: str)
     return found
 
 
-async def _last_is_everywhere(connection: Connection, stream: str) -> None:
-    """Wait until every replica has every entry, so that any of them can be compared with."""
-
-    async def is_current() -> bool:
-        info = msgspec.json.decode(await connection.api(f"STREAM.INFO.{stream}", {}))
-        return all(replica["current"] and not replica.get("lag") for replica in info["cluster"].get("replicas") or [])
-
-    if not connection.settings.has_replicas:
-        return
-
-    await eventually(is_current)
-
-
 @pytest.mark.parametrize("repeated", [1, 10, 128])
 async def test_repeated_keys_fail_alone_and_the_others_are_stored_together(
     place: ConnectionSettings, open_connection: OpenConnection, name: str, repeated: int
@@ -81,7 +67,7 @@ async def test_repeated_keys_fail_alone_and_the_others_are_stored_together(
     connection = await _opened(open_connection, place, name)
     committer = committer_of(connection, name)
     await _outcomes(committer, [_keyed(name, key, key) for key in range(repeated)])
-    await _last_is_everywhere(connection, name)
+    await wait_replicated(connection, name)
     sent_alone = _sent_alone()
     order = list(range(256))
     random.Random(7).shuffle(order)
@@ -90,7 +76,7 @@ async def test_repeated_keys_fail_alone_and_the_others_are_stored_together(
     assert failed == set(range(repeated))
     assert Counter(type(outcome) for outcome in outcomes) == {tuple: 256 - repeated, Conflict: repeated}
     assert _sent_alone() == sent_alone
-    await _last_is_everywhere(connection, name)
+    await wait_replicated(connection, name)
     await _assert_one_message_per_key(connection, name, {key: key if key < repeated else 1000 + key for key in range(256)})
 
 
@@ -102,7 +88,7 @@ async def test_while_keys_are_repeated_a_batch_is_sent_once(
     connection = await _opened(open_connection, place, name)
     committer = committer_of(connection, name)
     await _outcomes(committer, [_keyed(name, key, key) for key in range(10)])
-    await _last_is_everywhere(connection, name)
+    await wait_replicated(connection, name)
     really, reads = stream_reader.last_sequences_of, list[int]()
 
     async def spy(connection: Connection, stream: str, subjects: Sequence[str]) -> list[tuple[str, int]]:
@@ -116,7 +102,7 @@ async def test_while_keys_are_repeated_a_batch_is_sent_once(
         keys = [*range(first, first + 10), *range(1000 + 100 * batch, 1090 + 100 * batch)]
         outcomes = await _outcomes(committer, [_keyed(name, key, key) for key in keys])
         conflicts = sum(isinstance(outcome, Conflict) for outcome in outcomes)
-        await _last_is_everywhere(connection, name)
+        await wait_replicated(connection, name)
         counted.append((conflicts, metrics.commit_rejected_batches._value.get() - rejected, list(reads)))
         reads.clear()
     assert counted == [(10, 1, [100]), (5, 0, [100]), (0, 0, [100]), (0, 0, [100]), (0, 0, [])]
@@ -143,7 +129,7 @@ async def test_the_first_of_a_batch_with_a_key_wins(
     outcomes = await _outcomes(committer_of(connection, name), [_keyed(name, number % 20, number) for number in range(200)])
     assert [type(outcome) for outcome in outcomes] == [tuple] * 20 + [Conflict] * 180
     assert _sent_alone() == sent_alone
-    await _last_is_everywhere(connection, name)
+    await wait_replicated(connection, name)
     await _assert_one_message_per_key(connection, name, {key: key for key in range(20)})
 
 
@@ -165,7 +151,7 @@ async def test_gateways_that_compete_for_keys_store_each_once(
     async with asyncio.timeout(120):
         await asyncio.gather(*[write(number) for number in range(600)])
     assert len(won) == 150
-    await _last_is_everywhere(connection, name)
+    await wait_replicated(connection, name)
     await _assert_one_message_per_key(connection, name, won)
 
 
@@ -298,5 +284,5 @@ async def test_a_replica_that_stood_still_decides_nothing(cluster: Cluster, open
     assert {type(outcome) for outcome in first} == {tuple}
     outcomes = await _outcomes(committer, [_keyed(name, key, 1000 + key) for key in range(50, 250)])
     assert [type(outcome) for outcome in outcomes] == [Conflict] * 50 + [tuple] * 150
-    await _last_is_everywhere(connection, name)
+    await wait_replicated(connection, name)
     await _assert_one_message_per_key(connection, name, {key: key if key < 100 else 1000 + key for key in range(250)})

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.jetstream.streams import committer_of, new_message
+from tests.jetstream.streams import committer_of, new_message, wait_replicated
 from tests.servers import OpenConnection, Server, TcpProxy, restart
 from tests.waiting import eventually
 
@@ -187,14 +187,20 @@ async def test_keys_are_listed_by_prefix_in_order(connection: Connection, name: 
 
 
 async def test_a_large_table_is_loaded_in_few_pages(
-    connection: Connection, name: str, run: Callable[[People], object], monkeypatch: pytest.MonkeyPatch
+    place: ConnectionSettings,
+    open_connection: OpenConnection,
+    name: str,
+    run: Callable[[People], object],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each page costs the server a search of the stream, and more so if it must compare subjects."""
-    bucket = await _bucket(connection, name)
+    connection = await open_connection(place)
+    bucket = await _bucket(connection, name, replicas=3 if place.has_replicas else 1)
     committer = committer_of(connection, bucket.stream)
     records = [new_message(f"$KV.{name}.t{number % 7}.{number}", b'{"name": "P"}') for number in range(2_500)]
     for start in range(0, 2_500, 500):
         await committer.append_together(records[start : start + 500])
+    await wait_replicated(connection, bucket.stream)  # a replica that is behind answers with a smaller page
     really, pages = stream_reader.read, list[tuple[str, int]]()
 
     async def spy(connection: Connection, stream: str, subject: str, *arguments: Any, **more: Any) -> stream_reader.Page:
