@@ -122,7 +122,7 @@ bench-pipeline: setup ## Measure the data source, the ingest and the reports bes
 	@sh scripts/setup-java
 	@$(BIN)/python -m benchmarks.pipeline
 
-bench: setup ## Measure Postroad beside its peers (installs them); writes benchmarks/results.md: ten minutes
+bench: setup ## Measure Postroad beside its peers (installs them); writes benchmarks/results.md after 20 to 25 minutes; about an hour in all
 	@$(BIN)/python -m benchmarks.compare
 	@$(BIN)/python -m benchmarks.live
 	@$(BIN)/python -m benchmarks.buckets

@@ -35,7 +35,7 @@ class Side:
     def run(self, load: str, connections: int, seconds: float) -> None:
         before = self._seconds()
         outcome: Load = (
-            published(self.queue, connections, seconds) if load == "publish" else pulled(self.queue, connections, seconds, 0)[0]
+            published(self.queue, connections, seconds) if load == "publish" else pulled(self.queue, connections, seconds, 0).load
         )
         done = outcome.per_second * seconds
         for role, used in self._seconds().items():

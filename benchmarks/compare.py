@@ -1,10 +1,10 @@
-"""Compare Postroad with other servers: the same load on each, in one run, on loopback, in less than 20 minutes.
+"""Compare Postroad with other servers: the same load on each, in one run, on loopback, in less than 25 minutes.
 
     make bench      (or: .venv/bin/python -m benchmarks.compare [--seconds 5] [--rounds 2] [--only queues|topics|appends|live …])
 
 - queues: wrk publishes 200 bytes of JSON over 64 and 256 connections; then consumers (pulling.py) pull and acknowledge these
   messages one at a time over 16 and 64, and 10 and 100 at a time over 16. The rounds alternate the order of the servers; the
-  table shows the means.
+  table shows the means. A row whose queue ran empty says so and has no ratio.
 - topics: wrk publishes the same to a topic; peer: RabbitMQ.
 - appends: 64 connections append 100 bytes of JSON to durable streams; peer: the protocol's reference server (streams.py).
 - live: 200 readers of server-sent events, and one writer (streams.py, sse_readers.py), peers: nchan and the reference server.
@@ -27,6 +27,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks import streams
@@ -34,7 +35,8 @@ from benchmarks.harness import Load, mean, wrk
 from benchmarks.interpreter import description as python_of_postroad
 from benchmarks.peers import fauxqs, ministack, moto, nchan, postroad, rabbitmq, reference, webdis
 from benchmarks.peers.peer import FSYNC, INTERVAL, MEMORY, Peer, Queue, Request, Unavailable, answered, install
-from benchmarks.pulling import pulled
+from benchmarks.processor_time import processor_us, tree_seconds
+from benchmarks.pulling import Pulled, pulled
 from benchmarks.report import (
     APPEND_MANY,
     APPEND_ONE,
@@ -68,9 +70,19 @@ BATCH_CONSUMERS, BATCH_SECONDS = 16, 2.0
 APPENDERS = 64
 READERS, MESSAGES = 200, 500
 CALM_SECONDS_MAX = 20
-SECONDS_MAX = 19 * 60  # no measurement starts after this
+SECONDS_MAX = 24 * 60  # no measurement starts after this
 
 Key = tuple[str, int]  # load and connections
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Of one load on one server, in one round."""
+
+    key: Key
+    load: Load
+    note: str = ""
+    is_comparable: bool = True
 
 
 class Clock:
@@ -119,8 +131,10 @@ def script(request: Request) -> str:
 
 def published(queue: Queue, connections: int, seconds: float) -> Load:
     """Failed requests do not count as published."""
+    before = tree_seconds(os.getpid())
     load = wrk(queue.url + queue.publish.path, connections, seconds, script(queue.publish))
-    return Load(load.per_second - load.failed / seconds, load.p50_ms, load.p99_ms, load.failed)
+    done = load.per_second * seconds - load.failed
+    return replace(load, per_second=done / seconds, processor_us=processor_us(os.getpid(), before, done))
 
 
 def tried(queue: Queue) -> None:
@@ -148,52 +162,71 @@ def wait_until_responsive(queue: Queue) -> None:
                 return
 
 
-def queue_loads(peer: Peer, seconds: float) -> Iterator[tuple[Key, Load, str]]:
+def published_outcome(queue: Queue, load_name: str, connections: int, seconds: float) -> Outcome:
+    load = published(queue, connections, seconds)
+    return Outcome((load_name, connections), load, f"{load.failed} failed" if load.failed else "")
+
+
+def pulled_outcome(key: Key, outcome: Pulled) -> Outcome:
+    notes = [f"{outcome.load.failed} failed"] if outcome.load.failed else []
+    if outcome.dry_after is not None:
+        notes.append(f"the queue ran empty after {outcome.dry_after:.1f} s: not comparable")
+    elif outcome.empty:
+        notes.append(f"{outcome.empty} empty answers")
+    if not outcome.load.per_second:
+        notes.append("none ended in time")
+    return Outcome(key, outcome.load, ", ".join(notes), outcome.dry_after is None)
+
+
+def queue_loads(peer: Peer, seconds: float) -> Iterator[Outcome]:
     with peer.running() as queue:
         tried(queue)
         published(queue, 8, 1)
         waiting = 0.0
         for connections in PUBLISHERS:
-            load = published(queue, connections, seconds)
-            waiting += load.per_second * seconds
-            yield (PUBLISH, connections), load, f"{load.failed} failed" if load.failed else ""
+            outcome = published_outcome(queue, PUBLISH, connections, seconds)
+            waiting += outcome.load.per_second * seconds
+            yield outcome
         needed = 0.0
         for connections in CONSUMERS:
             if waiting < needed:  # the consumers would otherwise empty the queue
                 waiting += published(queue, max(CONSUMERS), seconds).per_second * seconds
             wait_until_responsive(queue)
-            load, empty = pulled(queue, connections, seconds - 1)
-            waiting -= load.per_second * seconds
-            needed = 2 * load.per_second * seconds
-            notes = [f"{load.failed} failed"] if load.failed else []
-            notes += [] if load.per_second else ["none ended in time"]
-            yield (PULL, connections), load, ", ".join([*notes, *([f"{empty} empty answers"] if empty else [])])
+            taken = pulled(queue, connections, seconds - 1)
+            waiting -= taken.load.per_second * seconds
+            needed = 2 * taken.load.per_second * seconds
+            yield pulled_outcome((PULL, connections), taken)
         for size, load_name in PULL_BATCHES.items():
             batches = queue.of_batches(size)
-            if batches is None:
-                continue
-            published(queue, max(PUBLISHERS), seconds)
-            wait_until_responsive(queue)
-            load, empty = pulled(batches, BATCH_CONSUMERS, BATCH_SECONDS)
-            yield (load_name, BATCH_CONSUMERS), load, f"{empty} empty answers" if empty else ""
+            if batches is not None:
+                yield pulled_outcome((load_name, BATCH_CONSUMERS), pulled_batches(queue, batches, seconds))
 
 
-def topic_loads(peer: Peer, seconds: float) -> Iterator[tuple[Key, Load, str]]:
+def pulled_batches(queue: Queue, batches: Queue, seconds: float) -> Pulled:
+    """If the queue runs empty, once more with as many messages as are published in three times as long."""
+    for filling in (seconds, 3 * seconds):
+        published(queue, max(PUBLISHERS), filling)
+        wait_until_responsive(queue)
+        taken = pulled(batches, BATCH_CONSUMERS, BATCH_SECONDS)
+        if taken.dry_after is None:
+            break
+    return taken
+
+
+def topic_loads(peer: Peer, seconds: float) -> Iterator[Outcome]:
     with peer.running() as queue:
         tried(queue)
         published(queue, 8, 1)
         for connections in PUBLISHERS:
-            load = published(queue, connections, seconds)
-            yield (PUBLISH_TOPIC, connections), load, f"{load.failed} failed" if load.failed else ""
+            yield published_outcome(queue, PUBLISH_TOPIC, connections, seconds)
 
 
-Loads = Callable[[Peer, float], Iterator[tuple[Key, Load, str]]]
+Loads = Callable[[Peer, float], Iterator[Outcome]]
 
 
 def rows_of(peers: Sequence[Peer], loads: Loads, keys: Sequence[Key], seconds: float, rounds: int, clock: Clock) -> list[Row]:
     """A row for each load and peer. The rounds alternate the order of the peers."""
-    found: dict[tuple[Key, str], list[Load]] = {}
-    notes: dict[tuple[Key, str], str] = {}
+    found: dict[tuple[Key, str], list[Outcome]] = {}
     why: dict[str, str] = {}
     for number in range(rounds):
         for peer in peers if number % 2 == 0 else peers[::-1]:
@@ -202,10 +235,11 @@ def rows_of(peers: Sequence[Peer], loads: Loads, keys: Sequence[Key], seconds: f
             try:
                 clock.check()
                 install(peer.setup)
-                for key, load, note in loads(peer, seconds):
-                    found.setdefault((key, peer.name), []).append(load)
-                    notes[key, peer.name] = note
-                    say(f"{key[0]}, {key[1]} connections, {peer.name}: {load.per_second:,.0f}/s, p99 {load.p99_ms:.1f} ms {note}")
+                for outcome in loads(peer, seconds):
+                    found.setdefault((outcome.key, peer.name), []).append(outcome)
+                    (load_name, connections), load = outcome.key, outcome.load
+                    numbers = f"{load.per_second:,.0f}/s, p99 {load.p99_ms:.1f} ms {outcome.note}"
+                    say(f"{load_name}, {connections} connections, {peer.name}: {numbers}")
             except (Unavailable, SystemExit, OSError, subprocess.SubprocessError) as problem:
                 if peer.name.startswith(US):
                     raise
@@ -214,13 +248,20 @@ def rows_of(peers: Sequence[Peer], loads: Loads, keys: Sequence[Key], seconds: f
     rows = []
     for key in keys:
         for peer in peers:
-            result = mean(found[key, peer.name]) if (key, peer.name) in found else None
-            if result is None and key[0] in PULL_BATCHES.values() and peer.name not in why:
+            outcomes = found.get((key, peer.name), [])
+            if not outcomes and key[0] in PULL_BATCHES.values() and peer.name not in why:
                 continue  # more than the server allows
             says = peer.one_pull if key[0] in (PULL, *PULL_BATCHES.values()) else peer.says
-            note = notes.get((key, peer.name), "") if result else why.get(peer.name, "")
-            rows.append(Row(*key, peer.name, peer.promise, says, result, note))
+            rows.append(row_of(key, peer, says, outcomes, why.get(peer.name, "")))
     return rows
+
+
+def row_of(key: Key, peer: Peer, says: str, outcomes: Sequence[Outcome], why: str) -> Row:
+    """The means of the rounds; of those that are comparable, if there are any."""
+    if not outcomes:
+        return Row(*key, peer.name, peer.promise, says, None, why)
+    shown = [one for one in outcomes if one.is_comparable] or outcomes
+    return Row(*key, peer.name, peer.promise, says, mean([one.load for one in shown]), shown[-1].note, shown[-1].is_comparable)
 
 
 def queues(seconds: float, rounds: int, clock: Clock) -> list[Row]:
@@ -239,21 +280,34 @@ def topics(seconds: float, rounds: int, clock: Clock) -> list[Row]:
 def appends(seconds: float, _rounds: int, clock: Clock) -> list[Row]:
     rows = []
     for name, count in ((APPEND_ONE, 1), (APPEND_MANY, 64)):
-        for kind, peer in (("files", postroad.GROUP), ("memory", postroad.TIMED)):
+        sides = (("files", postroad.GROUP, "group"), ("memory", postroad.TIMED, postroad.INTERVAL_SECONDS))
+        for kind, peer, sync in sides:
             load, other, why = None, None, ""
             try:
                 clock.check()
                 install(reference.SETUP)
-                load, other = streams.side_by_side(
-                    kind, "group" if peer.promise == FSYNC else postroad.INTERVAL_SECONDS, count, seconds
-                )
+                load, other = streams.side_by_side(kind, sync, count, seconds)
                 say(f"{name}, {peer.name}: {load.per_second:,.0f}/s; the reference in {kind}: {other.per_second:,.0f}/s")
             except Unavailable as problem:
                 why = str(problem)
             note = f"{other.failed} failed" if other and other.failed else why
             rows.append(Row(name, APPENDERS, peer.name, peer.promise, peer.says, load, why))
+            if peer is postroad.GROUP:
+                rows.append(appends_with_always(name, count, seconds, clock))
             rows.append(Row(name, APPENDERS, f"reference server, {kind}", *reference.PROMISES[kind], other, note))
     return rows
+
+
+def appends_with_always(name: str, count: int, seconds: float, clock: Clock) -> Row:
+    peer, load, why = postroad.ALWAYS, None, ""
+    try:
+        clock.check()
+        with streams.ours(POSTROAD_SYNC="always") as server:
+            load = streams.appended(server, "bench", count, seconds)
+        say(f"{name}, {peer.name}: {load.per_second:,.0f}/s")
+    except Unavailable as problem:
+        why = str(problem)
+    return Row(name, APPENDERS, peer.name, peer.promise, peer.says, load, why)
 
 
 # Live
@@ -263,7 +317,7 @@ _Opened = Callable[[], contextlib.AbstractContextManager[streams.Peer]]
 
 def live(_seconds: float, rounds: int, clock: Clock) -> list[Row]:
     sides: list[tuple[str, str, str, str, _Opened]] = [
-        (postroad.ALWAYS.name, FSYNC, postroad.ALWAYS.says, "", streams.ours),
+        (postroad.GROUP.name, FSYNC, postroad.GROUP.says, "", lambda: streams.ours(POSTROAD_SYNC="group")),
         (
             postroad.TIMED.name,
             INTERVAL,
@@ -308,7 +362,7 @@ def live(_seconds: float, rounds: int, clock: Clock) -> list[Row]:
 def heard(peer: streams.Peer, name: str, per_second: float = 0) -> Load:
     messages = 5 * streams.PACED if per_second else MESSAGES
     found = streams.delivered(peer, name, READERS, messages, per_second=per_second)
-    return Load(found.per_second, found.p50_ms, found.p99_ms, READERS * messages - found.delivered)
+    return Load(found.per_second, found.p50_ms, found.p99_ms, READERS * messages - found.delivered, found.processor_us)
 
 
 def lost(loads: list[Load]) -> str:
@@ -350,15 +404,18 @@ def versions() -> Iterator[str]:
 
 def facts(chosen: argparse.Namespace, clock: Clock) -> list[str]:
     seconds, rounds = chosen.seconds, chosen.rounds
+    commit = first_line("git", "describe", "--always", "--dirty= with uncommitted changes", "--exclude=*")
     machine = f"{os.cpu_count()} cores of {platform.machine()} shared by servers and load generators"
     measures = f"each number of publishing from {seconds} s of wrk, of pulling from {seconds - 1} s; means of the rounds"
     return [
+        f"commit: {commit}",
         f"machine: {machine}; an fsync of 4 KiB takes {fsync_ms():.2f} ms",
         f"other load during the run: {100 * clock.others:.0f} % of the processors; well above 0, the ratios are inaccurate",
         f"versions: {'; '.join(versions())}",
         f"command: `python -m benchmarks.compare --seconds {seconds} --rounds {rounds}`; {clock.seconds / 60:.0f} minutes",
         f"measures: {measures}",
         f"load: 200 bytes of JSON for queues, 100 for streams; live: {READERS} readers of {MESSAGES} messages",
+        "processor µs: time of all processes of the server, per request, message or delivery, with what it does at intervals",
         "Postroad and nginx with one worker; callers of Postroad and RabbitMQ have credentials, those of the others need none",
     ]
 

@@ -70,18 +70,23 @@ def _wait_ready(url: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Load:
+    """`processor_us`: of all processes of the server, per request or message, if it was measured."""
+
     per_second: float
     p50_ms: float
     p99_ms: float
     failed: int
+    processor_us: float | None = None
 
 
 def mean(loads: Sequence[Load]) -> Load:
+    costs = [load.processor_us for load in loads if load.processor_us is not None]
     return Load(
         statistics.mean(load.per_second for load in loads),
         statistics.mean(load.p50_ms for load in loads),
         statistics.mean(load.p99_ms for load in loads),
         sum(load.failed for load in loads),
+        statistics.mean(costs) if costs else None,
     )
 
 

@@ -6,37 +6,49 @@ They handle raw bytes in callbacks, without a library, because they share two co
 """
 
 import asyncio
+import os
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 import uvloop
 
 from benchmarks.harness import Load
 from benchmarks.peers.peer import Queue
+from benchmarks.processor_time import processor_us, tree_seconds
 
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _NONE_LEFT_MAX = 10  # consecutive empty responses after which a consumer stops
 
 
 @dataclass(slots=True)
-class TenantCounters:
-    """Durations in seconds of the operations of all consumers after `since`."""
+class Tally:
+    """Operations of all consumers: when each ended, its duration in seconds, and its messages. It warms up until `since`."""
 
+    started: float
     since: float
     until: float
-    times: list[float]
-    messages: int = 0
+    operations: list[tuple[float, float, int]] = field(default_factory=list)
     empty: int = 0
     failed: int = 0
+    is_dry: bool = False  # a consumer gave up, because the queue was empty
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """`dry_after`: seconds until the last message, if the queue ran empty; the rate is that of this time."""
+
+    load: Load
+    empty: int
+    dry_after: float | None
 
 
 class Consumer(asyncio.Protocol):
     """A consumer with one connection at a time; it reconnects if the server closes the connection after a response."""
 
-    def __init__(self, queue: Queue, tally: TenantCounters, ended: Callable[["Consumer"], None]) -> None:
+    def __init__(self, queue: Queue, tally: Tally, ended: Callable[["Consumer"], None]) -> None:
         self._queue, self._tally, self._ended = queue, tally, ended
         self._host = urlsplit(queue.url).netloc
         self._pull = queue.pull.encoded(self._host)
@@ -73,7 +85,9 @@ class Consumer(asyncio.Protocol):
 
     def _next(self) -> None:
         self._started = time.perf_counter()
-        if self._started >= self._tally.until or self._none_left >= _NONE_LEFT_MAX:
+        is_late, is_empty = self._started >= self._tally.until, self._none_left >= _NONE_LEFT_MAX
+        if is_late or is_empty:
+            self._tally.is_dry |= not is_late
             self.is_done = True
             self._transport.close()
         else:
@@ -115,9 +129,7 @@ class Consumer(asyncio.Protocol):
     def _count(self) -> None:
         self._none_left = 0
         now = time.perf_counter()
-        if self._tally.since <= now < self._tally.until:
-            self._tally.times.append(now - self._started)
-            self._tally.messages += self._taken
+        self._tally.operations.append((now, now - self._started, self._taken))
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._waiting is None:
@@ -126,9 +138,9 @@ class Consumer(asyncio.Protocol):
             self._connecting = asyncio.ensure_future(self.connect())
 
 
-async def _consume(queue: Queue, connections: int, seconds: float, warm: float) -> TenantCounters:
-    since = time.perf_counter() + warm
-    tally = TenantCounters(since, since + seconds, [])
+async def _consume(queue: Queue, connections: int, seconds: float, warm: float) -> Tally:
+    started = time.perf_counter()
+    tally = Tally(started, started + warm, started + warm + seconds)
     open_ones = connections
     all_done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -146,9 +158,16 @@ async def _consume(queue: Queue, connections: int, seconds: float, warm: float) 
     return tally
 
 
-def pulled(queue: Queue, connections: int, seconds: float, warm: float = 0.5) -> tuple[Load, int]:
+def pulled(queue: Queue, connections: int, seconds: float, warm: float = 0.5) -> Pulled:
     """Messages per second, latencies of operations, and the number of empty pulls."""
+    before = tree_seconds(os.getpid())
     tally = uvloop.run(_consume(queue, connections, seconds, warm))
-    times = sorted(tally.times) or [0.0]
-    load = Load(tally.messages / seconds, 1000 * times[len(times) // 2], 1000 * times[len(times) * 99 // 100], tally.failed)
-    return load, tally.empty
+    cost = processor_us(os.getpid(), before, sum(taken for _, _, taken in tally.operations))
+    # A queue that ran empty is measured as long as it had messages, from the start: it may have had none after the warm-up.
+    since, until = (tally.started, tally.until) if tally.is_dry else (tally.since, tally.until)
+    counted = [one for one in tally.operations if since <= one[0] < until]
+    dry_after = max((ended for ended, _, _ in counted), default=since) - since if tally.is_dry else None
+    rate = sum(taken for _, _, taken in counted) / ((dry_after or seconds) if tally.is_dry else seconds)
+    times = sorted(one[1] for one in counted) or [0.0]
+    load = Load(rate, 1000 * times[len(times) // 2], 1000 * times[len(times) * 99 // 100], tally.failed, cost)
+    return Pulled(load, tally.empty, dry_after)

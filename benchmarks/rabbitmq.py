@@ -54,10 +54,10 @@ def consumed(queue: Queue, seconds: float) -> Load:
     batches = queue.of_batches(BATCH)
     assert batches is not None
     wait_until_responsive(queue)
-    load, empty = pulled(batches, CONSUMERS, seconds)
-    if empty:
-        print(f"{empty} empty responses: publish more")
-    return load
+    outcome = pulled(batches, CONSUMERS, seconds)
+    if outcome.dry_after is not None:
+        print(f"the queue ran empty after {outcome.dry_after:.1f} s: publish more")
+    return outcome.load
 
 
 def measure(seconds: float, rounds: int) -> dict[tuple[str, str], list[Load]]:

@@ -13,12 +13,12 @@ PUBLISH_TOPIC = "publish to a topic"
 APPEND_ONE, APPEND_MANY = "append to 1 stream", "append to 64 streams"
 LIVE, PACED = "live, one writer at full speed", "live, 20 messages per second"
 
-_HEAD = ["load", "connections", "server", "per second", "p50 ms", "p99 ms", "ratio", "durability", "meaning"]
+_HEAD = ["load", "connections", "server", "per second", "p50 ms", "p99 ms", "processor µs", "ratio", "durability", "meaning"]
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Result of one server under one load, or the reason why there is none."""
+    """Result of one server under one load, or the reason why there is none. Without `is_comparable` it has no ratio."""
 
     load: str
     connections: int
@@ -27,6 +27,7 @@ class Row:
     says: str
     result: Load | None
     note: str = ""
+    is_comparable: bool = True
 
     @property
     def is_ours(self) -> bool:
@@ -53,12 +54,16 @@ class Results:
     def ours(self, row: Row, promise: str = "") -> Load | None:
         """Postroad's first row for the same load and durability: fsync for fsync, otherwise the interval; or for `promise`."""
         wanted = row.load, row.connections, promise or (FSYNC if row.promise == FSYNC else INTERVAL)
-        alike = (one.result for one in self.rows if one.is_ours and (one.load, one.connections, one.promise) == wanted)
+        alike = (
+            one.result
+            for one in self.rows
+            if one.is_ours and one.is_comparable and (one.load, one.connections, one.promise) == wanted
+        )
         return next(alike, None)
 
     def ratio(self, row: Row, promise: str = "") -> float | None:
         ours = self.ours(row, promise)
-        if row.is_ours or row.result is None or ours is None or not row.result.per_second:
+        if row.is_ours or not row.is_comparable or row.result is None or ours is None or not row.result.per_second:
             return None
         return ours.per_second / row.result.per_second
 
@@ -67,10 +72,11 @@ class Results:
 
     def _cells(self, row: Row) -> list[object]:
         if row.result is None:
-            return [row.load, row.connections, row.server, f"not measured: {row.note}", "", "", "", row.promise, row.says]
+            return [row.load, row.connections, row.server, f"not measured: {row.note}", "", "", "", "", row.promise, row.says]
         ratio = self.ratio(row)
         says = f"{row.says} ({row.note})" if row.note else row.says
-        numbers = f"{row.result.per_second:,.0f}", f"{row.result.p50_ms:.1f}", f"{row.result.p99_ms:.1f}"
+        cost = "" if row.result.processor_us is None else f"{row.result.processor_us:,.0f}"
+        numbers = f"{row.result.per_second:,.0f}", f"{row.result.p50_ms:.1f}", f"{row.result.p99_ms:.1f}", cost
         shown = "" if ratio is None or row.load == PACED else f"{ratio:.2f}"
         return [row.load, row.connections, row.server, *numbers, shown, row.promise, says]
 

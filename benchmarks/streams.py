@@ -35,6 +35,7 @@ import httpx
 from tests.conformance.reference import reference_server
 
 from benchmarks.harness import Load, Server, mean, postroad, table, wrk
+from benchmarks.processor_time import processor_us, tree_seconds
 from benchmarks.sse_readers import MARKER
 
 CONNECTIONS = 64
@@ -48,12 +49,17 @@ LAST = 10
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A stream server, and the process that serves requests."""
+    """A stream server, and the process that serves requests; `first_pid` is that above all of its processes, if it is another."""
 
     name: str
     url: str
     headers: dict[str, str]
     pid: int
+    first_pid: int = 0
+
+    @property
+    def root(self) -> int:
+        return self.first_pid or self.pid
 
     def path(self, name: str) -> str:
         return f"/v1/stream/{name}"
@@ -92,7 +98,8 @@ JSON = {"Content-Type": "application/json"}
 @contextlib.contextmanager
 def ours(**environment: str) -> Iterator[Peer]:
     with postroad(**environment) as server:
-        yield Peer("Postroad", server.url, {**JSON, "Authorization": f"Bearer {server.key}"}, worker_of(server))
+        headers = {**JSON, "Authorization": f"Bearer {server.key}"}
+        yield Peer("Postroad", server.url, headers, worker_of(server), server.pid)
 
 
 def worker_of(server: Server) -> int:
@@ -146,10 +153,12 @@ function request() turn = turn % #requests + 1; return requests[turn] end
 
 def loaded(peer: Peer, path: str, connections: int, seconds: float, lua: str) -> Load:
     """Run wrk. Every request to Postroad must succeed; failed requests of other servers do not count."""
+    before = tree_seconds(peer.root)
     load = wrk(peer.url + path, connections, seconds, lua)
     if load.failed and peer.name == "Postroad":
         raise SystemExit(f"{load.failed} requests to {peer.name} failed")
-    return replace(load, per_second=load.per_second - load.failed / seconds)
+    done = load.per_second * seconds - load.failed
+    return replace(load, per_second=done / seconds, processor_us=processor_us(peer.root, before, done))
 
 
 def appended(peer: Peer, label: str, streams: int, seconds: float) -> Load:
@@ -199,6 +208,7 @@ class DeliveryRef:
     p99_ms: float
     connect_seconds: float
     reader_kib: float
+    processor_us: float
 
 
 class Writer:
@@ -256,10 +266,13 @@ def delivered(peer: Peer, name: str, readers: int, messages: int, *, writers: in
                 raise SystemExit("the readers could not connect")
             connect_seconds = time.monotonic() - started
             reader_kib = (peer.memory_kib - before_kib) / readers
+            before = tree_seconds(peer.root)
             if per_second:
                 sent = Writer(peer, name).write(paced(range(messages), per_second))
             else:
                 sent = write_together(peer, name, messages, writers)
+            process.wait()
+            used = tree_seconds(peer.root) - before
         arrivals = array("d", file.read_bytes())
     order = [sent[number] for number in peer.order(name, messages)]
     latencies = sorted(1000 * (at - order[position % messages]) for position, at in enumerate(arrivals) if at)
@@ -267,7 +280,8 @@ def delivered(peer: Peer, name: str, readers: int, messages: int, *, writers: in
         raise SystemExit(f"{messages} messages were stored, {len(latencies)} delivered")
     elapsed = max(arrivals) - min(order)
     p50, p99 = latencies[len(latencies) // 2], latencies[len(latencies) * 99 // 100]
-    return DeliveryRef(len(latencies), len(latencies) / elapsed, p50, p99, connect_seconds, reader_kib)
+    cost = used / len(latencies) * 1e6
+    return DeliveryRef(len(latencies), len(latencies) / elapsed, p50, p99, connect_seconds, reader_kib, cost)
 
 
 def live(_chosen: argparse.Namespace) -> str:

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 from benchmarks.peers.peer import Queue, Request
-from benchmarks.pulling import pulled
+from benchmarks.pulling import Pulled, pulled
 
 
 class Server:
@@ -62,24 +62,48 @@ class Server:
         await asyncio.gather(*open_ones, return_exceptions=True)
 
 
+def messages_of(outcome: Pulled) -> int:
+    """Of a queue that ran empty."""
+    assert outcome.dry_after is not None
+    return round(outcome.load.per_second * outcome.dry_after)
+
+
 @pytest.mark.parametrize("is_closing", [False, True], ids=["one connection", "a connection for each request"])
 def test_every_message_that_was_taken_and_acknowledged_counts_once(is_closing: bool) -> None:
     server = Server(100, is_closing=is_closing)
     with server as queue:
-        load, empty = pulled(queue, 4, seconds=30, warm=0)
-    assert (round(load.per_second * 30), server.acked, load.failed) == (100, 100, 0)
-    assert empty == 40  # ten for each of the four, which then give up
+        outcome = pulled(queue, 4, seconds=30, warm=0)
+    assert (messages_of(outcome), server.acked, outcome.load.failed) == (100, 100, 0)
+    assert outcome.empty == 40  # ten for each of the four, which then give up
 
 
 def test_a_refused_acknowledgement_does_not_count() -> None:
     with Server(90, is_failing=True) as queue:
-        load, _ = pulled(queue, 4, seconds=30, warm=0)
-    assert (round(load.per_second * 30), load.failed) == (60, 30)
+        outcome = pulled(queue, 4, seconds=30, warm=0)
+    assert (messages_of(outcome), outcome.load.failed) == (60, 30)
 
 
 def test_messages_that_are_pulled_together_count_one_by_one() -> None:
     server = Server(100)
     server.each = 10
     with server as queue:
-        load, _ = pulled(queue, 4, seconds=30, warm=0)
-    assert (round(load.per_second * 30), server.acked) == (100, 10)
+        outcome = pulled(queue, 4, seconds=30, warm=0)
+    assert (messages_of(outcome), server.acked) == (100, 10)
+
+
+def test_a_queue_that_runs_empty_while_it_warms_up_is_measured_as_long_as_it_had_messages() -> None:
+    with Server(100) as queue:
+        outcome = pulled(queue, 4, seconds=30, warm=30)
+    assert messages_of(outcome) == 100
+
+
+def test_a_queue_with_enough_messages_did_not_run_empty() -> None:
+    with Server(10**9) as queue:
+        outcome = pulled(queue, 1, seconds=0.2, warm=0)
+    assert outcome.dry_after is None
+
+
+def test_a_queue_without_any_message_has_the_rate_zero() -> None:
+    with Server(0) as queue:
+        outcome = pulled(queue, 1, seconds=30, warm=0)
+    assert (outcome.load.per_second, outcome.dry_after) == (0, 0)

@@ -1,5 +1,7 @@
 """What `make bench` says follows from its rows."""
 
+from dataclasses import replace
+
 from benchmarks.harness import Load
 from benchmarks.peers.peer import FSYNC, INTERVAL, MEMORY
 from benchmarks.report import APPEND_MANY, PACED, PUBLISH, Results, Row, written
@@ -54,6 +56,21 @@ def test_who_is_ahead_is_named_with_by_how_much() -> None:
         "Redis everysec, webdis (interval), publish, 64 connections: 4.0 times Postroad",
         "reference server, memory (memory), append to 64 streams, 64 connections: 4.0 times Postroad",
     ]
+
+
+def test_a_row_whose_queue_ran_empty_is_shown_without_a_ratio_and_judges_nothing() -> None:
+    dry = replace(row("fauxqs, SQS", MEMORY, 2500), note="the queue ran empty", is_comparable=False)
+    rows = [row("Postroad, sync 2s", INTERVAL, 5000), dry]
+    text = written(Results(rows), [])
+
+    assert "| fauxqs, SQS | 2,500 | 1.0 | 2.0 |  |  | memory | as it says (the queue ran empty) |" in text
+    assert verdicts(rows)["publish, interval, 64 connections, compared with the best in-memory SQS server"] == "not measured"
+    assert list(Results([replace(rows[0], is_comparable=False), row("fauxqs, SQS", MEMORY, 9999)]).ahead()) == []
+
+
+def test_the_processor_time_of_a_request_is_shown_beside_the_rate() -> None:
+    rows = [replace(row("Postroad, sync 2s", INTERVAL, 5000), result=Load(5000, 1, 2, 0, processor_us=123.4))]
+    assert "| Postroad, sync 2s | 5,000 | 1.0 | 2.0 | 123 |" in written(Results(rows), [])
 
 
 def test_at_a_given_pace_it_is_the_delay_that_counts() -> None:
