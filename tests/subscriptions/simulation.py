@@ -86,6 +86,9 @@ class Engine:
         self.revision = 0
         self.record: SubscriptionRecord | None = record
         self.dead: set[int] = set()
+        self.dead_reasons: list[str] = []
+        self.holds_dead_letters = False  # it is unavailable for them
+        self.dead_letter_problem: Exception | None = None
         self.members: dict[str, float] = {}  # time of the expiry
         self.processes: list[Process] = []
         self.requests: list[Request] = []  # in flight
@@ -243,22 +246,14 @@ class _Endpoint:
 class SimulatedFollower(TopicFollower):
     """Reads the simulated log instead of a tail."""
 
-    _position: int | None = None
-
-    @property
-    def position(self) -> int | None:
-        return self._position
-
     async def run(self) -> None:
         process: Process = self._connection.process  # type: ignore[attr-defined]
         await process.reach()
-        self._position = len(process.engine.log)
+        self.position = len(process.engine.log)
         while True:
             published = process.engine.published
-            while not process.is_cut_off and self._position < len(process.engine.log):
-                entry = process.engine.log[self._position]
-                self._position = entry.sequence
-                await self._deliver(entry)
+            while not process.is_cut_off and self.position < len(process.engine.log):
+                await self._deliver(process.engine.log[self.position])
             if process.is_cut_off:
                 await asyncio.sleep(0.1)
             else:
@@ -295,7 +290,7 @@ class Process:
         self.table = _Table(self)
         self.running: asyncio.Task[None] | None = None
         connection: Any = SimpleNamespace(process=self, settings=SimpleNamespace(has_replicas=False))
-        topic: Any = SimpleNamespace(incarnation="orders-1", stream="T", subject=SUBJECT)
+        topic: Any = SimpleNamespace(name="orders", incarnation="orders-1", stream="T", subject=SUBJECT)
         endpoint: Any = _Endpoint(self)
         membership: Any = _Membership(self)
         anything: Any = SimpleNamespace(
@@ -329,9 +324,14 @@ class Process:
             await asyncio.sleep(1)
             raise EngineUnavailable("cut off")
 
-    async def _dead_letter(self, _record: Any, message: Any, *_more: Any) -> None:
+    async def _dead_letter(self, _record: Any, message: Any, reason: str, *_more: Any) -> None:
         await self.reach()
+        if self.engine.dead_letter_problem is not None:
+            raise self.engine.dead_letter_problem
+        if self.engine.holds_dead_letters:
+            raise EngineUnavailable("held")
         self.engine.dead.add(message.sequence)
+        self.engine.dead_reasons.append(reason)
 
     async def _disable(self, record: SubscriptionRecord, _reason: str) -> None:
         await self.reach()

@@ -114,6 +114,9 @@ class SnsConfirmations:
         except PostroadError as problem:
             log.warning("sns_confirmation_failed", subscription=key, code=problem.code)
             request.due_ms = self._clock() + _DELAYS_MS[0]
+        except Exception:  # a bug, which must not end the confirmations of others
+            log.exception("sns_confirmation_failed", subscription=key)
+            request.due_ms = None
         finally:
             request.is_in_flight = False
 

@@ -8,7 +8,7 @@ from postroad.api.subscriptions import DeliveryType, Ordering
 from postroad.crypto.secret_encryption import DecryptionFailed
 from postroad.kernel.buffered_metrics import Counter
 from postroad.kernel.clock import Clock
-from postroad.kernel.errors import InvalidRequest, NotFound
+from postroad.kernel.errors import InvalidRequest, NotFound, PostroadError
 from postroad.kernel.spans import Span, Tracer
 from postroad.queues.records import StoredMessage
 from postroad.subscriptions import metrics
@@ -22,6 +22,7 @@ from postroad.subscriptions.formats import DeliveryFormats, NotDeliverable
 from postroad.subscriptions.outgoing import OutgoingMessage
 from postroad.subscriptions.owned_subscription import OwnedSubscription, Started
 from postroad.subscriptions.push_client import AttemptResult, PushClient
+from postroad.subscriptions.quarantine import reason_of, storable
 from postroad.subscriptions.queue_target import QueueTarget, SequenceNumber, dead_letter, queue_message
 from postroad.subscriptions.received_message import ReceivedMessage, ordering_key
 from postroad.subscriptions.records import AttemptRecord, SubscriptionRecord
@@ -30,6 +31,11 @@ from postroad.telemetry.outbox import Outbox
 from postroad.topics.records import StoredTopicMessage
 
 log = structlog.get_logger("postroad.subscriptions")
+
+
+def _in_quarantine(reason: str) -> AttemptResult:
+    """The result of an attempt that cannot be made, whose message becomes a dead letter."""
+    return AttemptResult(Outcome.REFUSED, 0, error=reason, is_ours=True)
 
 
 @cache
@@ -64,27 +70,38 @@ class Attempter:
         """
         span = None if self._tracer is None else begin_attempt(self._tracer, record, message.stored, attempt)
         if span is None:
-            return await self._send(record, message, attempt, delivery, None)
+            return await self._send_or_refuse(record, message, attempt, delivery, None)
         with span:
-            result = await self._send(record, message, attempt, delivery, span)
+            result = await self._send_or_refuse(record, message, attempt, delivery, span)
             end_attempt(span, result)
             return result
+
+    async def _send_or_refuse(
+        self, record: SubscriptionRecord, message: OutgoingMessage, attempt: int, delivery: str | None, span: Span | None
+    ) -> AttemptResult:
+        """One attempt. A message that cannot be sent, for whatever reason, is refused. Raises PostroadError."""
+        try:
+            return await self._send(record, message, attempt, delivery, span)
+        except NotDeliverable as refused:
+            return AttemptResult(Outcome.REFUSED, 0, error=storable(str(refused)))
+        except PostroadError:
+            raise
+        except Exception as problem:  # a bug, or a message that no form has a place for
+            log.exception("message_not_sent", subscription=record.id, sequence=message.stored.sequence)
+            return _in_quarantine(reason_of("the message cannot be sent", problem))
 
     async def _send(
         self, record: SubscriptionRecord, message: OutgoingMessage, attempt: int, delivery: str | None, span: Span | None
     ) -> AttemptResult:
         form = self._formats.of(record)
-        try:
-            if record.delivery_type is DeliveryType.QUEUE:
-                once = None
-                if delivery is not None and record.ordering is Ordering.KEY:
-                    key = ordering_key(record, ReceivedMessage(message.stored))
-                    once = SequenceNumber(f"{delivery}\0{key}", message.stored.sequence)
-                return await self._queues.attempt(record, self._queue_message(record, message), record.queue or "", once, span)
-            if form is not None:
-                return await self._push.attempt_formatted(record, message, form, span)
-        except NotDeliverable as refused:
-            return AttemptResult(Outcome.REFUSED, 0, error=str(refused))
+        if record.delivery_type is DeliveryType.QUEUE:
+            once = None
+            if delivery is not None and record.ordering is Ordering.KEY:
+                key = ordering_key(record, ReceivedMessage(message.stored))
+                once = SequenceNumber(f"{delivery}\0{key}", message.stored.sequence)
+            return await self._queues.attempt(record, self._queue_message(record, message), record.queue or "", once, span)
+        if form is not None:
+            return await self._push.attempt_formatted(record, message, form, span)
         try:
             endpoint = self._endpoints.of(record, self._clock())
         except DecryptionFailed:
@@ -104,7 +121,8 @@ class Attempter:
         started_ms = self._clock()
         is_live = started.cursor is owned.live
         delivery = record.delivery if is_live else f"{record.incarnation}/{started.cursor.name}"
-        result = await self.send(record, message, started.attempt, delivery)
+        quarantine = cursor.quarantine(started.sequence)
+        result = _in_quarantine(quarantine) if quarantine else await self.send(record, message, started.attempt, delivery)
         now_ms = self._clock()
         decision = decide(
             result.outcome,
@@ -115,6 +133,8 @@ class Attempter:
             retry_after_ms=result.retry_after_ms,
         )
         _counter(record.delivery_type, result.outcome).inc()
+        if result.is_ours and result.outcome is Outcome.REFUSED:
+            metrics.quarantined.add(record.tenant)
         if owned.is_released:
             return decision
         owned.count(result, now_ms)
@@ -172,7 +192,12 @@ class Attempter:
             letter = dead_letter(record, message.stored, found, reason, attempts)
             await self._queues.store(record, letter, record.dead_letter_queue)
         except (InvalidRequest, NotFound, NotDeliverable) as refused:
-            log.warning("dead_letter_queue_refused", tenant=record.tenant, subscription=record.id, reason=str(refused))
+            log.warning("dead_letter_queue_refused", tenant=record.tenant, subscription=record.id, reason=storable(str(refused)))
+            return False
+        except PostroadError:
+            raise
+        except Exception:  # the queue has no form for it, as the target may have had none
+            log.exception("dead_letter_queue_refused", tenant=record.tenant, subscription=record.id)
             return False
         return True
 

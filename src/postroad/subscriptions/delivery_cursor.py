@@ -17,11 +17,15 @@ OPEN_MAX = 1000
 
 
 class OpenMessage(msgspec.Struct, frozen=True, array_like=True):
-    """A message that is not settled: its sequence in the topic, the attempts that failed, and the time of the next one."""
+    """A message that is not settled: its sequence in the topic, the attempts that failed, and the time of the next one.
+
+    `quarantine`: why it becomes a dead letter without an attempt.
+    """
 
     sequence: int
     attempts: int = 0
     due_ms: int = 0
+    quarantine: str = ""
 
 
 class CursorState(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,10 +81,10 @@ class DeliveryCursor:
         """How many more messages may be opened."""
         return max(0, self._open_max - len(self._open))
 
-    def open(self, sequence: int, key: str = "", now_ms: int = 0) -> None:
-        """The message of this sequence was read and matches."""
+    def open(self, sequence: int, key: str = "", now_ms: int = 0, quarantine: str = "") -> None:
+        """The message of this sequence was read and matches, or cannot be compared."""
         self.read_to = max(self.read_to, sequence)
-        self._insert(OpenMessage(sequence, 0, now_ms), key)
+        self._insert(OpenMessage(sequence, 0, now_ms, quarantine), key)
         self.version += 1
 
     def skip_to(self, sequence: int) -> None:
@@ -139,6 +143,10 @@ class DeliveryCursor:
         while self._due and self._due[0][1] not in self._open:
             heapq.heappop(self._due)
 
+    def quarantine(self, sequence: int) -> str:
+        """Why the open message becomes a dead letter without an attempt; empty for one that is delivered."""
+        return self._open[sequence].quarantine
+
     def release(self, sequence: int) -> None:
         """The attempt was not made, for reasons that are not the endpoint's: it is due at once again. Idempotent."""
         if sequence not in self._in_flight:
@@ -165,10 +173,12 @@ class DeliveryCursor:
             heapq.heappush(self._due, (following.due_ms, following.sequence))
 
     def retry(self, sequence: int, due_ms: int) -> None:
-        """The attempt failed; the next one is due at this time."""
+        """The attempt failed; the next one is due at this time. Idempotent."""
+        if sequence not in self._in_flight:
+            return
         self._in_flight.discard(sequence)
         message = self._open[sequence]
-        self._open[sequence] = OpenMessage(sequence, message.attempts + 1, due_ms)
+        self._open[sequence] = OpenMessage(sequence, message.attempts + 1, due_ms, message.quarantine)
         heapq.heappush(self._due, (due_ms, sequence))
         self.version += 1
 

@@ -41,6 +41,7 @@ _RECONCILE_SECONDS = 2.0
 _RETRY_SECONDS = 1.0
 _DRAIN_SECONDS = 2.0
 _SAMPLE_SECONDS = 10.0
+_FAILED_MS = 30_000  # before an attempt is repeated that failed for a reason that nothing expected
 _BUSY_MAX = 256
 _BUSY_SECONDS = 0.005
 _RESUME_READING_FROM = OPEN_MAX // 2  # free places of a full cursor from which on the log is read again
@@ -123,7 +124,7 @@ class Dispatcher:
         while True:
             self._wake.clear()
             changed, self._changed = self._changed, set()
-            self._followers.check()
+            self._restart_followers()
             members = self._membership.members
             for key in set(self._table.keys_under()) | set(self._owned) if changed is None else changed:
                 self._reconcile(key, members)
@@ -133,6 +134,16 @@ class Dispatcher:
                     await self._wake.wait()
             if not self._changed:
                 self._changed = None  # a topic may have appeared or ended
+
+    def _restart_followers(self) -> None:
+        """Follow the topics again whose followers failed. What a subscription has not been handed, it reads from the log."""
+        failed = self._followers.remove_failed()
+        for owned in self._owned.values() if failed else ():
+            if owned.record.topic_incarnation in failed:
+                owned.live.is_live = False
+                topic = self._topic(owned.record)
+                if topic is not None:
+                    self._attach(owned, topic)
 
     async def _limit_busy(self) -> None:
         """Wait while very many takeovers and releases are in progress: what they hold for a moment is many times what remains,
@@ -162,8 +173,8 @@ class Dispatcher:
         async def run() -> None:
             try:
                 await work
-            except PostroadError as problem:
-                log.warning("subscription_not_reconciled", subscription=key, code=problem.code)
+            except Exception as problem:
+                _report("subscription_not_reconciled", key, problem)
                 self._retrying += 1
                 try:
                     await asyncio.sleep(_RETRY_SECONDS)
@@ -285,8 +296,8 @@ class Dispatcher:
                     await self._reader.catch_up(owned, one, follower, on_open)
                     if not follower.is_closed:
                         return
-                except PostroadError as problem:
-                    log.warning("topic_not_read", subscription=owned.record.id, code=problem.code)
+                except Exception as problem:
+                    _report("topic_not_read", owned.key, problem)
                     await asyncio.sleep(_RETRY_SECONDS)
         finally:
             one.is_reading = False
@@ -311,6 +322,9 @@ class Dispatcher:
             log.warning("delivery_interrupted", subscription=record.id, code=problem.code)
             owned.paused_until_ms = max(owned.paused_until_ms, self._clock() + int(_RETRY_SECONDS * 1000))
             one.cursor.release(started.sequence)
+        except Exception as problem:  # not even a dead letter could be made of it: try again, while the others are delivered
+            _report("delivery_failed", owned.key, problem)
+            one.cursor.retry(started.sequence, self._clock() + _FAILED_MS)
         finally:
             self._mark(owned)
             if not one.is_live and one.cursor.capacity >= _RESUME_READING_FROM:
@@ -358,8 +372,8 @@ class Dispatcher:
             self._detach(owned)
             self._forget(key, owned)
             self._reconcile_soon(key)
-        except PostroadError as problem:
-            log.warning("progress_not_stored", subscription=key, code=problem.code)
+        except Exception as problem:
+            _report("progress_not_stored", key, problem)
             self._dirty.add(key)
 
     async def _store_replays(self, key: str, owned: OwnedSubscription) -> None:
@@ -398,3 +412,12 @@ class Dispatcher:
                 open=owned.live.cursor.open_count,
             ),
         )
+
+
+def _report(event: str, key: str, problem: Exception) -> None:
+    """Log a failure that is tried again. One that nothing expected is a bug: with its trace. It must not end the deliveries of
+    other subscriptions."""
+    if isinstance(problem, PostroadError):
+        log.warning(event, subscription=key, code=problem.code)
+    else:
+        log.error(event, subscription=key, exc_info=problem)

@@ -3,34 +3,53 @@
 import asyncio
 from collections.abc import Callable
 
+import structlog
+
 from postroad.jetstream import stream_reader
 from postroad.jetstream.connection import Connection
 from postroad.subscriptions.message_cache import MessageCache
 from postroad.subscriptions.outgoing import OutgoingMessage
 from postroad.subscriptions.owned_subscription import OwnedCursor, OwnedSubscription
+from postroad.subscriptions.quarantine import reason_of
 from postroad.subscriptions.received_message import ReceivedMessage, has_matching_subject, ordering_key
 from postroad.subscriptions.topic_follower import TopicFollower
 from postroad.topics.records import TopicRecord, read_message
 from postroad.topics.rules import common_pattern
+
+log = structlog.get_logger("postroad.subscriptions")
 
 _PAGE_SIZE = 256
 _LAG_SECONDS = 0.02  # before a lagging replica is read again, or a follower that does not run yet
 
 
 def offer(owned: OwnedSubscription, one: OwnedCursor, message: ReceivedMessage) -> bool:
-    """Open a message whose subject matches, if its content does. False if the cursor is full: read it again later."""
+    """Open a message whose subject matches, if its content does. False if the cursor is full: read it again later.
+
+    A message that a filter cannot be compared with is opened as one in quarantine, which becomes a dead letter.
+    """
     if message.stored.sequence <= one.cursor.read_to:
         return True
     rewind = owned.record.rewind
     is_after_end = rewind is not None and rewind.until_ms is not None and message.stored.at_ms >= rewind.until_ms
-    if is_after_end or not message.passes(owned.filters):
+    passes, quarantine = (False, "") if is_after_end else _judge(owned, message)
+    if not passes:
         one.cursor.skip_to(message.stored.sequence)
         return True
     if not one.cursor.capacity:
         one.cursor.skip_to(message.stored.sequence - 1)
         return False
-    one.cursor.open(message.stored.sequence, ordering_key(owned.record, message) if one.cursor.is_ordered else "")
+    key = ordering_key(owned.record, message) if one.cursor.is_ordered else ""
+    one.cursor.open(message.stored.sequence, key, quarantine=quarantine)
     return True
+
+
+def _judge(owned: OwnedSubscription, message: ReceivedMessage) -> tuple[bool, str]:
+    """True if the filters let the message pass, or cannot tell; then with the reason."""
+    try:
+        return message.passes(owned.filters), ""
+    except Exception as problem:  # a bug, which must not end the deliveries of others
+        log.exception("filter_failed", subscription=owned.record.id, sequence=message.stored.sequence)
+        return True, reason_of("the filter failed", problem)
 
 
 class LogReader:

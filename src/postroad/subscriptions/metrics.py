@@ -10,6 +10,10 @@ attempts = Counter(
     ["delivery_type", "outcome"],
 )
 dead = TenantCounter("postroad_deliveries_dead_total", "Messages of topics that became dead letters of a subscription.")
+quarantined = TenantCounter(
+    "postroad_deliveries_quarantined_total",
+    "Messages of topics that became dead letters because they could not be compared with a filter, or not be encoded.",
+)
 suspected_loops = TenantCounter(
     "postroad_loops_suspected_total", "Keys of buckets that a receiver seems to change in response to their own changes."
 )

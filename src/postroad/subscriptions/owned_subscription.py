@@ -118,11 +118,12 @@ class OwnedSubscription:
             return None if first_ms is None else max(self.paused_until_ms, first_ms)
         if now_ms < self.paused_until_ms:
             return self.paused_until_ms
-        state = self.breaker.state(now_ms)
-        if state is BreakerState.OPEN:
-            return self.breaker.half_open_at_ms
-        if state is BreakerState.HALF_OPEN and self.in_flight:  # the probe is made alone
-            return None
+        if self.record.has_breaker:
+            state = self.breaker.state(now_ms)
+            if state is BreakerState.OPEN:
+                return self.breaker.half_open_at_ms
+            if state is BreakerState.HALF_OPEN and self.in_flight:  # the probe is made alone
+                return None
         wait_ms = _wait(self.rate, now_ms)
         if wait_ms:
             return now_ms + wait_ms
@@ -142,7 +143,8 @@ class OwnedSubscription:
         for rate in (self.rate, one.rate):
             if rate is not None:
                 rate.take(now_ms / 1000)
-        self.breaker.allows(now_ms)
+        if self.record.has_breaker:
+            self.breaker.allows(now_ms)
         self.in_flight += 1
         self.turns = one.turn = self.turns + 1
         return Started(one, *started)
@@ -185,7 +187,7 @@ class OwnedSubscription:
     def resumes_at_ms(self, now_ms: int) -> int | None:
         """When delivery continues, if the breaker or the endpoint's Retry-After hold it up."""
         times = [self.paused_until_ms] if self.paused_until_ms > now_ms else []
-        half_open_at_ms = self.breaker.half_open_at_ms
+        half_open_at_ms = self.breaker.half_open_at_ms if self.record.has_breaker else None
         if half_open_at_ms is not None and half_open_at_ms > now_ms:
             times.append(half_open_at_ms)
         return max(times, default=None)
@@ -200,7 +202,7 @@ class OwnedSubscription:
             in_flight=self.in_flight,
             recent_successes=sum(successes for _, successes, _ in self._recent),
             recent_failures=sum(failures for _, _, failures in self._recent),
-            breaker=self.breaker.state(now_ms).value,
+            breaker=(self.breaker.state(now_ms) if self.record.has_breaker else BreakerState.CLOSED).value,
             resumes_at_ms=self.resumes_at_ms(now_ms),
             last_error=self.last_error,
             suspected_loop=self.loops.suspected,

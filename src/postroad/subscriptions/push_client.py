@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from postroad.api.subscriptions import BODY_EXCERPT_BYTES
 from postroad.kernel.clock import Clock
@@ -36,6 +36,8 @@ class AttemptResult:
     @property
     def cause(self) -> str:
         """The status or the failure, in a few words."""
+        if self.status is None and self.outcome is Outcome.REFUSED:
+            return f"not sent: {self.error}"
         return f"HTTP {self.status}" if self.status is not None else f"no response: {self.error}"
 
     @property
@@ -69,14 +71,15 @@ class PushClient:
     async def attempt_formatted(
         self, record: SubscriptionRecord, message: OutgoingMessage, form: DeliveryFormat, span: Span | None = None
     ) -> AttemptResult:
-        """Like `attempt`, in the form of another protocol, which has its own headers and judges the response.
+        """Like `attempt`, in the form of another protocol, which has its own headers and schedule, and judges the response.
 
         Raises NotDeliverable, EngineUnavailable.
         """
         request = form.push_request(record, message)
         endpoint = Endpoint(record.id, record.tenant, record.topic, record.url or "", record.ack_wait_ms)
         headers = {} if span is None else {"traceparent": span.traceparent}
-        return await self._post(endpoint, request.body, headers, request.headers, form.outcome_of, allow_http=True)
+        result = await self._post(endpoint, request.body, headers, request.headers, form.outcome_of, allow_http=True)
+        return replace(result, retry_after_ms=None)
 
     async def _post(
         self,

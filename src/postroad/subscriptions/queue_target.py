@@ -12,6 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from postroad.api.cloudevents import CONTENT_TYPE, ENCODING, is_event
+from postroad.api.queues import QueueNotFound
 from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import InvalidRequest, PostroadError
 from postroad.kernel.identity import Caller, Scope
@@ -23,6 +24,7 @@ from postroad.queues.publishing import Publisher
 from postroad.queues.records import StoredMessage
 from postroad.subscriptions.endpoint_rules import Outcome
 from postroad.subscriptions.push_client import AttemptResult
+from postroad.subscriptions.quarantine import storable
 from postroad.subscriptions.records import SubscriptionRecord
 from postroad.topics.records import StoredTopicMessage, json_payload
 from postroad.tracing.messaging import describe
@@ -57,15 +59,19 @@ class QueueTarget:
         started = asyncio.get_running_loop().time()
         outcome, error = Outcome.DELIVERED, None
         try:
+            if record.sns is not None and self._queues.cached(record.tenant, queue) is None:
+                await self._queues.find(record.tenant, queue)  # one that was deleted must not be created by a delivery
             target = None if once is None else self._queues.cached(record.tenant, queue)
             if once is not None and target is not None and target.is_ordered:
                 await self._numbered.deliver(_context(record, message), target, message, once.sequence, once.number)
             else:
                 await self.store(record, message, queue)
         except InvalidRequest as problem:
-            outcome, error = Outcome.REFUSED, f"{problem.code}: {problem.detail}"
+            outcome, error = Outcome.REFUSED, storable(f"{problem.code}: {problem.detail}")
         except PostroadError as problem:
-            outcome, error = Outcome.TRANSIENT, f"{problem.code}: {problem.detail}"
+            is_final = record.sns is not None and isinstance(problem, QueueNotFound)
+            outcome = Outcome.REFUSED if is_final else Outcome.TRANSIENT
+            error = storable(f"{problem.code}: {problem.detail}")
         return AttemptResult(outcome, int((asyncio.get_running_loop().time() - started) * 1000), error=error)
 
     async def store(self, record: SubscriptionRecord, message: StoredMessage, queue: str) -> None:

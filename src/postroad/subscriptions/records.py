@@ -122,6 +122,11 @@ class SubscriptionRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=Tr
         return not self.is_read_live and self.state is not SubscriptionState.PENDING
 
     @property
+    def has_breaker(self) -> bool:
+        """True if attempts pause while the endpoint fails. Not in SNS, where the delivery policy alone says when each is made."""
+        return self.sns is None
+
+    @property
     def delivery(self) -> str:
         """Names this delivery of the topic: ids of deliveries to queues are derived from it."""
         return self.incarnation if self.cursor == LIVE_CURSOR else f"{self.incarnation}/{self.cursor}"

@@ -26,12 +26,7 @@ class TopicFollower:
         self._connection, self._on_message = connection, on_message
         self._trie = SubjectTrie()
         self._patterns: dict[str, tuple[str, ...]] = {}
-        self._tail: Tail | None = None
-
-    @property
-    def position(self) -> int | None:
-        """None before the follower runs."""
-        return None if self._tail is None else self._tail.position
+        self.position: int | None = None  # None before the follower runs
 
     @property
     def is_idle(self) -> bool:
@@ -50,11 +45,12 @@ class TopicFollower:
         """Follow the topic from its present end until cancelled."""
         info = await stream_info(self._connection, self.topic.stream)
         source = Source(self.topic.stream, f"{self.topic.subject}.>")
-        self._tail = Tail(self._connection, source, info.state.last_seq if info else 0, self._deliver)
-        await self._tail.run()
+        self.position = info.state.last_seq if info else 0
+        await Tail(self._connection, source, self.position, self._deliver).run()
 
     async def _deliver(self, entry: Entry) -> None:
         message: ReceivedMessage | None = None
         for subscription in self._trie.match(entry.subject[len(self.topic.subject) + 1 :]):
             message = message or ReceivedMessage(read_message(self.topic, entry))
             self._on_message(subscription, message)
+        self.position = entry.sequence

@@ -2,10 +2,14 @@
 
 import asyncio
 
+import structlog
+
 from postroad.jetstream.connection import Connection
 from postroad.subscriptions.records import SubscriptionRecord
 from postroad.subscriptions.topic_follower import OnMessage, TopicFollower
 from postroad.topics.records import TopicRecord
+
+log = structlog.get_logger("postroad.subscriptions")
 
 
 class TopicFollowers:
@@ -36,11 +40,14 @@ class TopicFollowers:
             del self._followers[record.topic_incarnation]
             self._tasks.pop(record.topic_incarnation).cancel()
 
-    def check(self) -> None:
-        """Raise the error of a follower that ended: it must not go unnoticed."""
-        for task in self._tasks.values():
-            if task.done():
-                task.result()
+    def remove_failed(self) -> list[str]:
+        """Remove the followers that ended by an error; the incarnations of their topics. Other topics are not affected."""
+        failed = [incarnation for incarnation, task in self._tasks.items() if task.done()]
+        for incarnation in failed:
+            follower, task = self._followers.pop(incarnation), self._tasks.pop(incarnation)
+            follower.is_closed = True
+            log.error("topic_follower_failed", topic=follower.topic.name, exc_info=task.exception())
+        return failed
 
     async def close(self) -> None:
         tasks = list(self._tasks.values())
