@@ -2,6 +2,7 @@
 
 import ipaddress
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ def matches(conditions: list[Any], value: Any, scope: Scope) -> bool:
 
 OPERATORS: list[tuple[list[Any], list[Any], list[Any]]] = [
     (["a", "b"], ["a", "b", ["x", "b"]], ["c", "A", 1, MISSING, None, []]),
-    ([5], [5, 5.0, 5.000001, [4, 5]], ["5", 6, True, MISSING]),
+    ([5], [5, 5.0, 5.000001, [4, 5]], ["5", 6, True, 10**400, MISSING]),
     ([True], [True, [False, True]], [False, 1, "true", MISSING]),
     ([None], [None, [None]], ["null", 0, MISSING, False]),
     ([{"prefix": "ab"}], ["ab", "abc", ["x", "abc"]], ["a", "xab", 1, MISSING]),
@@ -32,12 +33,12 @@ OPERATORS: list[tuple[list[Any], list[Any], list[Any]]] = [
     ([{"equals-ignore-case": "Tennis"}], ["tennis", "TENNIS"], ["tenni", 1, MISSING]),
     ([{"anything-but": "a"}], ["b", 1, ["a", "b"]], ["a", MISSING, ["a"]]),
     ([{"anything-but": ["a", "b"]}], ["c", ""], ["a", "b", MISSING]),
-    ([{"anything-but": [1, 2]}], [3, "1"], [1, 2.0, MISSING]),
+    ([{"anything-but": [1, 2]}], [3, "1", 10**400], [1, 2.0, MISSING]),
     ([{"anything-but": {"prefix": "a"}}], ["b"], ["a", "ab", MISSING]),
     ([{"anything-but": {"suffix": "z"}}], ["zb"], ["az", MISSING]),
     ([{"numeric": ["=", 3.5]}], [3.5, [1, 3.5]], [3.6, "3.5", MISSING]),
     ([{"numeric": [">", 1]}], [1.00001, 2], [1, 1.000001, "2", MISSING]),
-    ([{"numeric": [">=", 1]}], [1, 2], [0.99999, MISSING]),
+    ([{"numeric": [">=", 1]}], [1, 2, 10**400], [0.99999, -(10**400), MISSING]),
     ([{"numeric": ["<", 0]}], [-1], [0, MISSING]),
     ([{"numeric": ["<=", 0]}], [0], [0.00001]),
     ([{"numeric": [">", 0, "<=", 150]}], [1, 150], [0, 151, True]),
@@ -46,6 +47,31 @@ OPERATORS: list[tuple[list[Any], list[Any], list[Any]]] = [
     ([{"exists": True}], ["", None, 0, []], [MISSING]),
     ([{"exists": False}], [MISSING], ["", None, 0]),
     (["a", {"prefix": "b"}, 3], ["a", "bb", 3], ["c", 4, MISSING]),
+    ([{"prefix": "ab"}, {"prefix": "a"}, {"prefix": "c"}], ["a", "abc", "c"], ["bab", "", 1]),
+    ([{"suffix": "ba"}, {"suffix": "a"}, {"suffix": "c"}], ["a", "ba", "c"], ["ab", "", 1]),
+    ([{"equals-ignore-case": "A"}, {"equals-ignore-case": "b"}], ["a", "B"], ["c"]),
+    (
+        [{"numeric": [">", 1, "<", 3]}, {"numeric": [">=", 3, "<", 4]}, {"numeric": [">", 4, "<=", 5]}, {"numeric": ["<", -1]}],
+        [1.5, 3, 3.9, 5, -2],
+        [1, 4, 5.1, -1, 0],
+    ),
+    ([{"numeric": [">", 1, "<", 9]}, {"numeric": [">", 2, "<", 3]}, {"numeric": ["=", 9]}], [1.1, 5, 9], [1, 9.1]),
+    (
+        [{"cidr": "10.0.0.0/8"}, {"cidr": "10.1.0.0/16"}, {"cidr": "11.0.0.0/32"}, {"cidr": "::ffff:0:0/96"}],
+        ["10.1.2.3", "10.255.255.255", "11.0.0.0", "::ffff:10.0.0.1"],
+        ["11.0.0.1", "9.255.255.255", "::1", "1" * 5000],
+    ),
+    ([{"anything-but": "a"}, {"anything-but": "b"}], ["a", "b", 1], [None, MISSING]),
+    ([{"anything-but": ["a", "b"]}, {"anything-but": ["b", "c"]}], ["a", "c", 1], ["b", None]),
+    ([{"anything-but": ["ab", "b"]}, {"anything-but": {"prefix": "a"}}], ["b", "ac", 1], ["ab"]),
+    ([{"anything-but": {"prefix": "a"}}, {"anything-but": {"prefix": "ab"}}], ["ac", "b"], ["ab", "abc"]),
+    ([{"anything-but": {"prefix": "a"}}, {"anything-but": {"suffix": "z"}}], ["a", "z"], ["az"]),
+    ([{"anything-but": {"prefix": "a"}}, {"anything-but": {"prefix": "b"}}], ["a", "b", ""], [MISSING]),
+    ([{"anything-but": 1}, {"anything-but": [1, 2]}], [2, "1"], [1, 1.0]),
+    ([{"anything-but": 1}, {"anything-but": "a"}], [1, "a", True], [None]),
+    (["a", {"exists": False}], ["a", MISSING], ["b", []]),
+    (["a"], [["b", ["c", ["a"]]]], [[["b"]], [[]]]),
+    ([{"anything-but": "a"}], [[["b"]], [["a"], "b"]], [[["a"]]]),
 ]
 
 
@@ -79,6 +105,8 @@ def test_operators(conditions: list[Any], matching: list[Any], others: list[Any]
         ('{"a": [{"numeric": []}]}', ATTRIBUTES, "Invalid member in numeric match"),
         ('{"a": [{"numeric": ["=", "1"]}]}', ATTRIBUTES, "Value of = must be numeric"),
         ('{"a": [{"numeric": ["~", 1]}]}', ATTRIBUTES, "Unrecognized numeric range operator"),
+        ('{"a": [{"numeric": [["x"], 1]}]}', ATTRIBUTES, "Unrecognized numeric range operator"),
+        ('{"a": [{"numeric": [">", 1, ["x"], 2]}]}', ATTRIBUTES, "Bad numeric range operator"),
         ('{"a": [{"numeric": [">", 5, "<", 5]}]}', ATTRIBUTES, "Bottom must be less than top"),
         ('{"a": [{"numeric": ["<", 5, ">", 1]}]}', ATTRIBUTES, "Bad numeric range operator"),
         ('{"a": [{"numeric": [">", 1, "<", 2, "<", 3]}]}', ATTRIBUTES, "Too many elements"),
@@ -91,6 +119,8 @@ def test_operators(conditions: list[Any], matching: list[Any], others: list[Any]
         (json.dumps({f"k{n}": ["x"] for n in range(6)}), ATTRIBUTES, "more than 5 keys"),
         (json.dumps({"a": ["x"] * 151}), ATTRIBUTES, "too complex"),
         (json.dumps({"a": ["x"] * 13, "b": ["x"] * 12}), ATTRIBUTES, "too complex"),
+        (json.dumps({"$or": [{"a": ["x"], "b": ["y"]}] * 151}), ATTRIBUTES, "too complex"),
+        (json.dumps({"$or": [{"a": ["x"]}, {"a": ["y"] * 50}], "b": ["x"] * 3}), ATTRIBUTES, "too complex"),
         (json.dumps({"a": {"b": {"c": ["x"] * 51}}}), BODY, "too complex"),
         (json.dumps({"a": ["x" * 262_144]}), ATTRIBUTES, "too large"),
     ],
@@ -105,6 +135,38 @@ def test_limits_are_inclusive() -> None:
     FilterPolicy(json.dumps({"a": ["x"] * 15, "b": ["x"] * 10}), ATTRIBUTES)
     FilterPolicy(json.dumps({f"k{n}": ["x"] for n in range(5)}), ATTRIBUTES)
     FilterPolicy(json.dumps({"a": {"b": {"c": ["x"] * 50}}}), BODY)
+    FilterPolicy(json.dumps({"$or": [{"a": ["x"]}, {"a": ["y"], "b": ["z"] * 49}], "c": ["x"] * 3}), ATTRIBUTES)
+
+
+MANY: dict[str, tuple[list[Any], Any]] = {
+    "texts": ([f"t{n}" for n in range(150)], "x"),
+    "numbers": (list(range(150)), -1.5),
+    "prefix": ([{"prefix": f"p{n:03}"} for n in range(150)], "p15"),
+    "suffix": ([{"suffix": f"{n:03}s"} for n in range(150)], "15s"),
+    "equals-ignore-case": ([{"equals-ignore-case": f"T{n}"} for n in range(150)], "x"),
+    "numeric": ([{"numeric": [">", 2 * n, "<", 2 * n + 1]} for n in range(150)], 100.0),
+    "cidr": ([{"cidr": f"10.0.{n}.0/25"} for n in range(150)], "10.0.75.200"),
+    "anything-but": ([{"anything-but": ["x", f"t{n}"]} for n in range(150)], "x"),
+}
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_150_alternatives_are_decided_by_a_few_look_ups(name: str) -> None:
+    """Counted are the calls of functions, which do not depend on the machine."""
+    conditions, value = MANY[name]
+    policy = FilterPolicy(json.dumps({"key": conditions}), ATTRIBUTES)
+    calls = 0
+
+    def count(_frame: Any, event: str, _argument: Any) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        found = policy.matches(MISSING, {"key": value})
+    finally:
+        sys.setprofile(None)
+    assert not found and calls <= 50, calls
 
 
 def test_keys_are_and_and_or_is_or() -> None:
@@ -147,7 +209,13 @@ def naive(policy: dict[str, Any], message: dict[str, Any]) -> bool:
 def naive_leaf(condition: Any, value: Any) -> bool:
     if isinstance(condition, dict) and "exists" in condition:
         return bool((value is not MISSING) == condition["exists"])
-    return any(naive_value(condition, one) for one in (value if isinstance(value, list) else [value]))
+    return any(naive_value(condition, one) for one in flattened(value))
+
+
+def flattened(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        return [value]
+    return [one for element in value for one in flattened(element)]
 
 
 def naive_value(condition: Any, value: Any) -> bool:
@@ -190,33 +258,38 @@ def compare(sign: str, value: float, bound: float) -> bool:
     return {"=": value == bound, ">": value > bound, ">=": value >= bound, "<": value < bound, "<=": value <= bound}[sign]
 
 
-_TEXT = st.sampled_from(["", "a", "ab", "B", "10.0.0.1", "x"])
+_TEXT = st.sampled_from(["", "a", "ab", "abb", "B", "10.0.0.1", "10.1.0.1", "::1", "x"])
 _NUMBER = st.sampled_from([-1, 0, 1, 1.5, 2])
 _OPERATOR = st.one_of(
     st.sampled_from(["a", "ab", "x"]).flatmap(
         lambda text: st.sampled_from([{name: text} for name in ("prefix", "suffix", "equals-ignore-case")])
     ),
     st.booleans().map(lambda flag: {"exists": flag}),
-    st.just({"cidr": "10.0.0.0/8"}),
-    st.lists(st.sampled_from(["a", "b"]), min_size=1, max_size=2).map(lambda values: {"anything-but": values}),
+    st.sampled_from([{"cidr": one} for one in ("10.0.0.0/8", "10.0.0.0/16", "10.1.0.0/16", "::/64", "0.0.0.0/0")]),
+    st.lists(st.sampled_from(["a", "ab", "b"]), min_size=1, max_size=2).map(lambda values: {"anything-but": values}),
     st.lists(_NUMBER, min_size=1, max_size=2).map(lambda values: {"anything-but": values}),
-    st.sampled_from([{"anything-but": {"prefix": "a"}}, {"anything-but": {"suffix": "b"}}]),
+    st.sampled_from(["a", "ab", "b", "bb"]).flatmap(
+        lambda text: st.sampled_from([{"anything-but": {name: text}} for name in ("prefix", "suffix")])
+    ),
     st.tuples(st.sampled_from(["=", "<", "<=", ">", ">="]), _NUMBER).map(lambda pair: {"numeric": list(pair)}),
-    st.just({"numeric": [">", 0, "<=", 2]}),
+    st.tuples(
+        st.sampled_from([">", ">="]), st.sampled_from([-1, 0]), st.sampled_from(["<", "<="]), st.sampled_from([1, 1.5, 2])
+    ).map(lambda pairs: {"numeric": list(pairs)}),
 )
-_LEAF = st.lists(st.one_of(_TEXT, _NUMBER, st.booleans(), st.none(), _OPERATOR), min_size=1, max_size=2)
+_LEAF = st.lists(st.one_of(_TEXT, _NUMBER, st.booleans(), st.none(), _OPERATOR), min_size=1, max_size=4)
 _KEYS = st.sampled_from(["k", "m"])
 _FLAT = st.dictionaries(_KEYS, _LEAF, min_size=1, max_size=2)
 _POLICY = st.one_of(_FLAT, st.lists(_FLAT, min_size=2, max_size=2).map(lambda parts: {"$or": parts}))
 _NESTED = st.one_of(_POLICY, st.dictionaries(_KEYS, _POLICY, min_size=1, max_size=1))
-_SCALAR = st.one_of(_TEXT, _NUMBER, st.booleans(), st.none())
-_VALUE = st.one_of(_SCALAR, st.lists(_SCALAR, max_size=2))
+_SCALAR = st.one_of(_TEXT, _NUMBER, st.booleans(), st.none(), st.sampled_from([1.000001, -0.999999, 10**400]))
+_VALUE = st.one_of(_SCALAR, st.lists(st.one_of(_SCALAR, st.lists(_SCALAR, max_size=2)), max_size=2))
 _OBJECT = st.dictionaries(_KEYS, _VALUE, max_size=2)
 _BODY_VALUE = st.dictionaries(_KEYS, st.one_of(_VALUE, _OBJECT, st.lists(_OBJECT, max_size=2)), max_size=2)
 
 
 @given(_POLICY, _OBJECT)
 def test_the_attribute_scope_equals_the_naive_implementation(policy: dict[str, Any], attributes: dict[str, Any]) -> None:
+    """The values are those that attributes have as filters see them: see `filter_values`."""
     assert FilterPolicy(json.dumps(policy), ATTRIBUTES).matches(MISSING, attributes) == naive(policy, attributes)
 
 

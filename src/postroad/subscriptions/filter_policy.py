@@ -3,33 +3,18 @@
     {"store": ["shop-1", {"prefix": "outlet-"}], "price": [{"numeric": [">", 0, "<=", 150]}], "$or": [{…}, {…}]}
 
 All keys must hold; of the conditions of a key, and of `$or`, one. In the scope `MessageBody` keys may be nested. Of an array,
-one element must match, and all keys below an array must match in the same element, as in Amazon's Event Ruler. A missing value
-matches only `{"exists": false}`. Numbers are compared to five decimals.
+one element must match, and all keys below an array must match in the same element, as in Amazon's Event Ruler; arrays within an
+array are part of it. A missing value matches only `{"exists": false}`. Numbers are compared to five decimals.
 """
 
 import ipaddress
 import json
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NoReturn
 
 from postroad.api.subscriptions import FilterInvalid
-from postroad.subscriptions.value_tests import (
-    MISSING,
-    Matcher,
-    Test,
-    all_tests,
-    any_test,
-    compares,
-    equals,
-    equals_ignoring_case,
-    exists,
-    in_network,
-    of_elements,
-    one_of,
-    prefix,
-    suffix,
-)
+from postroad.subscriptions.alternatives import Alternatives, Exclusion, Range, rounded
+from postroad.subscriptions.value_tests import MISSING, Matcher, Test, all_tests, any_test, of_elements
 
 Scope = Literal["MessageAttributes", "MessageBody"]
 KEYS_MAX = 5
@@ -38,7 +23,7 @@ BYTES_MAX = 262_144
 NUMBER_MAX = 1_000_000_000
 _DEPTH_MAX = 32
 _OR = "$or"
-_BOUNDS = {"<", "<=", ">", ">="}
+_BOUNDS = {"<": -1, "<=": 0, ">": 1, ">=": 0}  # where a range begins or ends: below the number, at it, above it
 _LOWER, _UPPER = {">", ">="}, {"<", "<="}
 
 
@@ -75,7 +60,8 @@ def _parse(text: str) -> Mapping[str, Any]:
 
 
 class _Compiler:
-    """Counts the keys, and the combinations of values: those of a key, times its depth, multiplied over all keys."""
+    """Counts the keys, and the combinations of values: those of a key, times its depth, multiplied over all keys; those of the
+    objects of `$or` are added up."""
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
@@ -99,7 +85,7 @@ class _Compiler:
 
     def _key(self, name: str, condition: Any, depth: int) -> Test:
         if name == _OR and _is_or(condition):
-            return any_test([self.object(one, depth) for one in condition])
+            return self._any_object(condition, depth)
         self._path.append(name)
         try:
             if isinstance(condition, list):
@@ -112,17 +98,26 @@ class _Compiler:
         finally:
             self._path.pop()
 
+    def _any_object(self, objects: list[dict[str, Any]], depth: int) -> Test:
+        """The test of `$or`. Objects with the same single key are one object with the conditions of all."""
+        before, total = self._combinations, 0
+        tests: list[Test] = []
+        for one in _joined(objects):
+            self._combinations = 1
+            tests.append(self.object(one, depth))
+            total += self._combinations
+        self._combinations = before * total
+        return any_test(tests)
+
     def _leaf(self, conditions: list[Any], depth: int) -> Test:
         if not conditions:
             _refuse("Empty arrays are not allowed")
         self._keys.add(tuple(self._path))
         self._combinations *= len(conditions) * (depth if self._scope == "MessageBody" else 1)
-        texts = [one for one in conditions if isinstance(one, str)]
-        others = [one for one in conditions if not isinstance(one, str)]
-        tests = [_condition(one) for one in others]
-        if texts:
-            tests.append(of_elements(one_of(texts)))
-        return any_test(tests)
+        found = Alternatives()
+        for one in conditions:
+            _add(one, found)
+        return found.compile()
 
 
 def _is_or(condition: Any) -> bool:
@@ -139,30 +134,36 @@ def _of_objects(test: Test) -> Test:
     return lambda found: test(found if isinstance(found, dict) else {})
 
 
-def _condition(given: Any) -> Test:
-    if given is None or isinstance(given, bool):
-        return of_elements(equals(given))
-    if isinstance(given, int | float):
-        return _numeric(compares("=", _number(given, "=")))
-    if not isinstance(given, dict):
+def _joined(objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    lists: dict[str, list[Any]] = {}
+    others: list[dict[str, Any]] = []
+    for one in objects:
+        [(name, condition), *more] = one.items()
+        if more or not isinstance(condition, list) or not condition or name == _OR:
+            others.append(one)
+        else:
+            lists.setdefault(name, []).extend(condition)
+    return [*({name: conditions} for name, conditions in lists.items()), *others]
+
+
+def _add(given: Any, into: Alternatives) -> None:
+    """Add a condition to the alternatives of its key. Raises FilterInvalid."""
+    if isinstance(given, str):
+        into.texts.add(given)
+    elif given is None or isinstance(given, bool):
+        into.literals.append(given)
+    elif isinstance(given, int | float):
+        into.numbers.add(_number(given, "="))
+    elif not isinstance(given, dict):
         _refuse("Match value must be String, number, true, false, or null")
-    if len(given) != 1:
+    elif len(given) != 1:
         _refuse("Only one key allowed in match expression")
-    [(name, operand)] = given.items()
-    compile_one = _OPERATORS.get(name)
-    if compile_one is None:
-        _refuse(f"Unrecognized match type {name[:100]}")
-    return compile_one(operand)
-
-
-def _numeric(test: Test) -> Test:
-    """A comparison of numbers to five decimals."""
-
-    def rounded(found: Any) -> bool:
-        is_number = isinstance(found, int | float) and not isinstance(found, bool) and math.isfinite(found)
-        return is_number and test(round(found, 5))
-
-    return of_elements(rounded)
+    else:
+        [(name, operand)] = given.items()
+        add = _OPERATORS.get(name)
+        if add is None:
+            _refuse(f"Unrecognized match type {name[:100]}")
+        add(operand, into)
 
 
 def _number(given: Any, name: str) -> float:
@@ -170,28 +171,25 @@ def _number(given: Any, name: str) -> float:
         _refuse(f"Value of {name} must be numeric")
     if not -NUMBER_MAX <= given <= NUMBER_MAX:
         _refuse(f"Value of {name} must be between {-NUMBER_MAX} and {NUMBER_MAX}, inclusive")
-    return round(given, 5)
+    return rounded(given)
 
 
 # Operators
 
 
-def _exists(operand: Any) -> Test:
+def _exists(operand: Any, into: Alternatives) -> None:
     if not isinstance(operand, bool):
         _refuse("exists match pattern must be either true or false.")
-    return exists(operand)
+    into.presence.add(operand)
 
 
-def _text_operator(name: str, make: Callable[[str], Test]) -> Callable[[Any], Test]:
-    def compile_one(operand: Any) -> Test:
-        if not isinstance(operand, str) or not operand:
-            _refuse(f"{name} match pattern must be a non-empty string")
-        return of_elements(make(operand))
-
-    return compile_one
+def _text(name: str, operand: Any) -> str:
+    if not isinstance(operand, str) or not operand:
+        _refuse(f"{name} match pattern must be a non-empty string")
+    return operand
 
 
-def _numeric_range(operand: Any) -> Test:
+def _numeric_range(operand: Any, into: Alternatives) -> None:
     if not isinstance(operand, list):
         _refuse("Value of numeric must be an array.")
     if not operand:
@@ -200,51 +198,55 @@ def _numeric_range(operand: Any) -> Test:
         _refuse("Too many elements in numeric expression" if len(operand) > 4 else "Value of numeric must be a pair or two pairs")
     name, bound = operand[0], _number(operand[1], str(operand[0])[:10])
     if name == "=" and len(operand) == 2:
-        return _numeric(compares("=", bound))
-    if name not in _BOUNDS:
+        into.numbers.add(bound)
+        return
+    if not isinstance(name, str) or name not in _BOUNDS:
         _refuse(f"Unrecognized numeric range operator: {str(name)[:20]}")
-    tests = [compares(name, bound)]
-    if len(operand) == 4:
-        second, other = operand[2], _number(operand[3], str(operand[2])[:10])
-        if name not in _LOWER or second not in _UPPER:
-            _refuse(f"Bad numeric range operator: {str(second if name in _LOWER else name)[:20]}")
-        if bound >= other:
-            _refuse("Bottom must be less than top")
-        tests.append(compares(second, other))
-    return _numeric(all_tests(tests))
+    if len(operand) == 2:
+        into.ranges.append(Range(low=(bound, _BOUNDS[name])) if name in _LOWER else Range(high=(bound, _BOUNDS[name])))
+        return
+    second, other = operand[2], _number(operand[3], str(operand[2])[:10])
+    if name not in _LOWER or not isinstance(second, str) or second not in _UPPER:
+        _refuse(f"Bad numeric range operator: {str(second if name in _LOWER else name)[:20]}")
+    if bound >= other:
+        _refuse("Bottom must be less than top")
+    into.ranges.append(Range((bound, _BOUNDS[name]), (other, _BOUNDS[second])))
 
 
-def _network(operand: Any) -> Test:
+def _network(operand: Any, into: Alternatives) -> None:
     try:
         if not isinstance(operand, str) or "/" not in operand:
             raise ValueError
-        return of_elements(in_network(ipaddress.ip_network(operand, strict=False)))
+        into.networks.append(ipaddress.ip_network(operand, strict=False))
     except ValueError as exc:
         raise FilterInvalid(f"Malformed CIDR, one '/' required: {str(operand)[:60]}") from exc
 
 
-def _anything_but(operand: Any) -> Test:
+def _anything_but(operand: Any, into: Alternatives) -> None:
     """Any value that exists, except these. Of an array, one element must be another."""
     if isinstance(operand, dict):
         if len(operand) != 1 or next(iter(operand)) not in ("prefix", "suffix"):
             _refuse("Unsupported anything-but pattern: expected prefix or suffix")
-        [(name, wanted)] = operand.items()
-        test = _OPERATORS[name](wanted)
+        [(name, given)] = operand.items()
+        wanted = _text(name, given)
+        into.exclusions.append(Exclusion(prefix=wanted) if name == "prefix" else Exclusion(suffix=wanted))
+        return
+    values = operand if isinstance(operand, list) else [operand]
+    if not values or any(isinstance(one, bool) or not isinstance(one, str | int | float) for one in values):
+        _refuse("Value of anything-but must be an array or single string/number value.")
+    if len({isinstance(one, str) for one in values}) > 1:
+        _refuse("Inside anything-but list, either all values are number or string, mixed type is not supported")
+    if isinstance(values[0], str):
+        into.exclusions.append(Exclusion(texts=frozenset(values)))
     else:
-        values = operand if isinstance(operand, list) else [operand]
-        if not values or any(isinstance(one, bool) or not isinstance(one, str | int | float) for one in values):
-            _refuse("Value of anything-but must be an array or single string/number value.")
-        if len({isinstance(one, str) for one in values}) > 1:
-            _refuse("Inside anything-but list, either all values are number or string, mixed type is not supported")
-        test = any_test([of_elements(equals(one)) if isinstance(one, str) else _condition(one) for one in values])
-    return of_elements(lambda found: found is not MISSING and found is not None and not test(found))
+        into.exclusions.append(Exclusion(numbers=frozenset(_number(one, "=") for one in values)))
 
 
-_OPERATORS: dict[str, Callable[[Any], Test]] = {
+_OPERATORS: dict[str, Callable[[Any, Alternatives], None]] = {
     "exists": _exists,
-    "prefix": _text_operator("prefix", prefix),
-    "suffix": _text_operator("suffix", suffix),
-    "equals-ignore-case": _text_operator("equals-ignore-case", equals_ignoring_case),
+    "prefix": lambda operand, into: into.prefixes.append(_text("prefix", operand)),
+    "suffix": lambda operand, into: into.suffixes.append(_text("suffix", operand)),
+    "equals-ignore-case": lambda operand, into: into.lowered.add(_text("equals-ignore-case", operand).lower()),
     "numeric": _numeric_range,
     "cidr": _network,
     "anything-but": _anything_but,

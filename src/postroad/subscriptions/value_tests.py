@@ -3,7 +3,6 @@
 A test gets a decoded JSON value, or `MISSING`.
 """
 
-import ipaddress
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -58,33 +57,12 @@ def equals(wanted: Any) -> Test:
     return lambda found: found is not MISSING and isinstance(found, bool) == is_boolean and bool(found == wanted)
 
 
-def one_of(wanted: Sequence[str]) -> Test:
-    """Equal to one of several strings, in one look-up."""
-    known = frozenset(wanted)
-    return lambda found: isinstance(found, str) and found in known
-
-
-def equals_ignoring_case(wanted: str) -> Test:
-    lowered = wanted.lower()
-    return lambda found: isinstance(found, str) and found.lower() == lowered
-
-
 def prefix(wanted: str) -> Test:
     return lambda found: isinstance(found, str) and found.startswith(wanted)
 
 
 def suffix(wanted: str) -> Test:
     return lambda found: isinstance(found, str) and found.endswith(wanted)
-
-
-def in_network(wanted: ipaddress.IPv4Network | ipaddress.IPv6Network) -> Test:
-    def test(found: Any) -> bool:
-        try:
-            return isinstance(found, str) and ipaddress.ip_address(found) in wanted
-        except ValueError:
-            return False
-
-    return test
 
 
 def compares(name: str, bound: float) -> Test:
