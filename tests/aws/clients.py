@@ -2,13 +2,19 @@
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlencode
 
 import boto3
 import pytest
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
 from botocore.config import Config
+from botocore.credentials import Credentials as BotoCredentials
 from botocore.exceptions import ClientError
 
 from tests.gateway import Gateway, Tenant
@@ -89,8 +95,33 @@ class AwsTenant:
         return messages
 
 
-async def aws_tenant(gateway: Gateway) -> AwsTenant:
-    tenant = await gateway.tenant()
+async def post_form(tenant: AwsTenant, service: str, form: Mapping[str, str]) -> tuple[int, str]:
+    """Send a signed form that boto3 would not send; status and body of the response."""
+    return await post_signed(
+        tenant, service, urlencode(form).encode(), {"Content-Type": "application/x-www-form-urlencoded; charset=utf-8"}
+    )
+
+
+async def post_signed(tenant: AwsTenant, service: str, body: bytes, headers: Mapping[str, str]) -> tuple[int, str]:
+    request = AWSRequest("POST", f"{tenant.gateway.url}/", dict(headers), body)
+    given = tenant.credentials
+    signer = SigV4Auth(BotoCredentials(given.access_key_id, given.secret_access_key, given.session_token), service, REGION)
+    signer.add_auth(request)
+
+    def post() -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(
+                urllib.request.Request(request.url, body, dict(request.headers.items())), timeout=40
+            ) as response:
+                return response.status, response.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    return await asyncio.to_thread(post)
+
+
+async def aws_tenant(gateway: Gateway, *, auto_create_queues: bool = False) -> AwsTenant:
+    tenant = await gateway.tenant(auto_create_queues=auto_create_queues)
     credentials = await aws_key(tenant)
     account = (await tenant.client.get("/v1/whoami")).ok()["accountId"]
     return AwsTenant(tenant, credentials, account, boto(gateway.url, credentials))

@@ -51,3 +51,10 @@ class SnsTenant:
 async def tenant(node: Gateway) -> SnsTenant:
     made = await aws_tenant(node)
     return SnsTenant(made, made.client("sns"))
+
+
+@pytest.fixture
+async def creating_tenant(node: Gateway) -> SnsTenant:
+    """A tenant whose native API creates queues with their first use."""
+    made = await aws_tenant(node, auto_create_queues=True)
+    return SnsTenant(made, made.client("sns"))

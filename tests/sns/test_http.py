@@ -2,6 +2,7 @@
 
 import json
 import urllib.error
+from datetime import datetime
 
 import pytest
 from botocore import UNSIGNED
@@ -129,6 +130,37 @@ async def test_a_failed_delivery_is_repeated_by_the_policy(
     for attempts in (1, 2, 3):
         await _received(receiver, attempts)
         node.clock.ahead_ms += 20_000
+
+
+async def test_after_the_three_default_retries_the_message_is_a_dead_letter(
+    node: Gateway, tenant: SnsTenant, receiver: Receiver
+) -> None:
+    """20 seconds apart, whatever `Retry-After` the endpoint sends."""
+    topic, (dead_url, dead_arn) = await tenant.topic(), await tenant.queue("dead")
+    arn = await _subscribed(tenant, receiver, topic, RedrivePolicy=json.dumps({"deadLetterTargetArn": dead_arn}))
+    receiver.answer = lambda _received: (503, {"Retry-After": "3000"}, b"")
+    await tenant.sns.publish(TopicArn=topic, Message="lost")
+    path = f"/v1/subscriptions/{arn.rpartition(':')[2]}/attempts"
+    for count in (1, 2, 3, 4):
+        await _received(receiver, count)
+
+        async def is_logged(count: int = count) -> bool:
+            return len((await tenant.aws.tenant.client.get(path)).ok()["attempts"]) == count
+
+        await eventually(is_logged)
+        node.clock.ahead_ms += 20_000
+    attempts = (await tenant.aws.tenant.client.get(path)).ok()["attempts"]
+    waits = [
+        _ms(one["nextAttemptAt"]) - _ms(one["at"]) - one["durationMs"] for one in reversed(attempts) if one.get("nextAttemptAt")
+    ]
+    assert waits == [20_000] * 3
+    [dead] = await tenant.receive(dead_url)
+    assert json.loads(dead["Body"])["Message"] == "lost"
+    assert dead["MessageAttributes"]["X-MQ-Dead-Reason"]["StringValue"] == "HTTP 503, after 4 attempts"
+
+
+def _ms(time: str) -> int:
+    return round(datetime.fromisoformat(time).timestamp() * 1000)
 
 
 @pytest.mark.parametrize("status", [400, 404, 410])

@@ -1,13 +1,16 @@
 """Topic to queue: envelopes, raw messages, attributes, filters, dead letters."""
 
 import json
+import re
 import uuid
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
+from postroad.aws import sns_publishing
 from postroad.aws.sns_envelope import string_to_sign
-from tests.aws.clients import REGION, refused
+from tests.aws.clients import REGION, post_form, refused
 from tests.sns.conftest import SnsTenant
 from tests.sns.verifying import verify
 from tests.waiting import eventually
@@ -104,6 +107,8 @@ async def test_the_message_of_each_protocol(tenant: SnsTenant) -> None:
         await tenant.sns.publish(TopicArn=topic, Message='{"sqs": "x"}', MessageStructure="json")
     with refused("InvalidParameter", 400, "failed to parse"):
         await tenant.sns.publish(TopicArn=topic, Message="{", MessageStructure="json")
+    with refused("InvalidParameter", 400, "half of a surrogate pair"):
+        await tenant.sns.publish(TopicArn=topic, Message='{"default": "\\ud800"}', MessageStructure="json")
 
 
 async def test_publish_batch(tenant: SnsTenant) -> None:
@@ -122,6 +127,82 @@ async def test_publish_batch(tenant: SnsTenant) -> None:
         return sorted(bodies) == ["1", "3"]
 
     await eventually(all_bodies)
+
+
+async def test_an_entry_without_a_data_type_fails_alone(tenant: SnsTenant) -> None:
+    topic = await tenant.topic()
+    form = {"Action": "PublishBatch", "Version": "2010-03-31", "TopicArn": topic}
+    for index, (entry_id, data_type) in enumerate((("bad", ""), ("good", "String")), 1):
+        entry = f"PublishBatchRequestEntries.member.{index}"
+        attribute = f"{entry}.MessageAttributes.entry.1"
+        form |= {f"{entry}.Id": entry_id, f"{entry}.Message": "x", f"{attribute}.Name": "a"}
+        form |= {f"{attribute}.Value.StringValue": "x"} | ({f"{attribute}.Value.DataType": data_type} if data_type else {})
+    status, body = await post_form(tenant.aws, "sns", form)
+    assert status == 200, body
+    assert "<Id>good</Id>" in body.partition("</Successful>")[0] and "<Id>bad</Id>" in body.partition("<Failed>")[2]
+
+
+async def test_a_message_that_cannot_be_encoded_is_a_dead_letter_and_blocks_no_group(tenant: SnsTenant) -> None:
+    """One that was stored before such messages were refused."""
+    native, url = tenant.aws.tenant.client, await tenant.aws.queue("q.fifo", FifoQueue="true")
+    arn = tenant.aws.arn("q.fifo")
+    topic = await tenant.topic("t.fifo", FifoTopic="true", ContentBasedDeduplication="true")
+    subscription = await tenant.subscribe(topic, arn, RawMessageDelivery="true")
+    with patch.object(sns_publishing, "_HALF_PAIR", re.compile("(?!)")):
+        text = '{"default": "\\ud800"}'
+        await tenant.sns.publish(TopicArn=topic, Message=text, MessageStructure="json", MessageGroupId="g")
+    await tenant.sns.publish(TopicArn=topic, Message="after", MessageGroupId="g")
+    assert [one["Body"] for one in await tenant.receive(url)] == ["after"]
+    [dead] = (await native.get(f"/v1/subscriptions/{subscription.rpartition(':')[2]}/dlq")).ok()["messages"]
+    assert "the message cannot be sent: UnicodeEncodeError" in dead["reason"]
+
+
+async def test_a_message_that_the_filter_policy_could_not_be_compared_with(tenant: SnsTenant) -> None:
+    topic, (url, arn) = await tenant.topic(), await tenant.queue()
+    policy = {"FilterPolicy": '{"a": [{"numeric": [">", 1]}]}', "FilterPolicyScope": "MessageBody"}
+    await tenant.subscribe(topic, arn, RawMessageDelivery="true", **policy)
+    large = f'{{"a": 1{"0" * 400}}}'
+    for text in (large, '{"a": 0}', '{"a": 2}'):
+        await tenant.sns.publish(TopicArn=topic, Message=text)
+    found: set[str] = set()
+
+    async def both() -> bool:
+        found.update(one["Body"] for one in await tenant.receive(url, WaitTimeSeconds=1))
+        return found == {large, '{"a": 2}'}
+
+    await eventually(both)
+
+
+async def test_a_trace_header_is_forwarded(tenant: SnsTenant) -> None:
+    topic, (url, arn) = await tenant.topic(), await tenant.queue()
+    await tenant.subscribe(topic, arn, RawMessageDelivery="true")
+    trace = "Root=1-5759e988-bd862e3fe1be46a994272793;Sampled=1"
+    await tenant.sns.publish(
+        TopicArn=topic, Message="x", MessageAttributes={"AWSTraceHeader": {"DataType": "String", "StringValue": trace}}
+    )
+    [message] = await tenant.receive(url)
+    assert message["Attributes"]["AWSTraceHeader"] == trace and "MessageAttributes" not in message
+
+
+async def test_a_redriven_dead_letter_is_the_same_message(tenant: SnsTenant) -> None:
+    """Native redrive of a message with subject and attributes, after its queue exists again."""
+    native, topic, (url, arn) = tenant.aws.tenant.client, await tenant.topic(), await tenant.queue()
+    subscription = (await tenant.subscribe(topic, arn)).rpartition(":")[2]
+    await tenant.aws.sqs.delete_queue(QueueUrl=url)
+    attributes = {"n": {"DataType": "Number", "StringValue": "5"}}
+    await tenant.sns.publish(TopicArn=topic, Message="x", Subject="s", MessageAttributes=attributes)
+
+    async def dead() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = (await native.get(f"/v1/subscriptions/{subscription}/dlq")).ok()["messages"]
+        return found
+
+    await eventually(dead)
+    assert "queue-not-found" in (await dead())[0]["reason"]
+    await tenant.queue()
+    (await native.post(f"/v1/subscriptions/{subscription}/dlq/redrive", {})).ok(202)
+    [message] = await tenant.receive(url)
+    envelope = json.loads(message["Body"])
+    assert (envelope["Subject"], envelope["MessageAttributes"]) == ("s", {"n": {"Type": "Number", "Value": "5"}})
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Subscriptions through boto3: attributes, lists, and errors."""
 
+import asyncio
 import json
 
 import pytest
@@ -111,3 +112,78 @@ async def test_two_hundred_filter_policies_of_a_topic(tenant: SnsTenant, monkeyp
     await tenant.subscribe(topic, arns[0], FilterPolicy='{"a": ["x"]}')
     with refused("FilterPolicyLimitExceeded", 403):
         await tenant.subscribe(topic, arns[1], FilterPolicy='{"a": ["x"]}')
+
+
+@pytest.mark.parametrize("name", ["missing", "missing.fifo"])
+async def test_a_queue_that_does_not_exist_is_not_created(creating_tenant: SnsTenant, name: str) -> None:
+    tenant = creating_tenant
+    topic = await tenant.topic()
+    with refused("InvalidParameter", 400, "does not exist"):
+        await tenant.subscribe(topic, tenant.aws.arn(name))
+    assert (await tenant.aws.sqs.list_queues()).get("QueueUrls", []) == []
+    assert (await tenant.sns.list_subscriptions())["Subscriptions"] == []
+
+
+async def test_a_deleted_queue_ends_its_deliveries(creating_tenant: SnsTenant) -> None:
+    """The message is a dead letter at once, and the queue is not created again."""
+    tenant = creating_tenant
+    topic, (url, arn), (dead_url, dead_arn) = await tenant.topic(), await tenant.queue(), await tenant.queue("dead")
+    await tenant.subscribe(topic, arn, RawMessageDelivery="true", RedrivePolicy=json.dumps({"deadLetterTargetArn": dead_arn}))
+    await tenant.aws.sqs.delete_queue(QueueUrl=url)
+    await tenant.sns.publish(TopicArn=topic, Message="late")
+    [dead] = await tenant.receive(dead_url)
+    assert dead["Body"] == "late"
+    assert "queue-not-found" in dead["MessageAttributes"]["X-MQ-Dead-Reason"]["StringValue"]
+    assert (await tenant.aws.sqs.list_queues())["QueueUrls"] == [dead_url]
+
+
+async def test_a_deleted_topic_ends_its_subscriptions(tenant: SnsTenant) -> None:
+    topic, (_, arn) = await tenant.topic(), await tenant.queue()
+    await tenant.subscribe(topic, arn)
+    await tenant.sns.delete_topic(TopicArn=topic)
+    assert (await tenant.sns.list_subscriptions())["Subscriptions"] == []
+
+
+async def test_attributes_that_are_set_at_the_same_time_all_hold(tenant: SnsTenant) -> None:
+    topic, (_, arn), (_, dead_arn) = await tenant.topic(), await tenant.queue(), await tenant.queue("dead")
+    subscription = await tenant.subscribe(topic, arn)
+    for index in range(3):
+        wanted = {
+            "RawMessageDelivery": ("true", "false")[index % 2],
+            "FilterPolicy": json.dumps({"a": [str(index)]}),
+            "DeliveryPolicy": json.dumps({"healthyRetryPolicy": {"numRetries": index}}),
+            "RedrivePolicy": json.dumps({"deadLetterTargetArn": dead_arn, "n": index}),
+        }
+        await asyncio.gather(
+            *(
+                tenant.sns.set_subscription_attributes(SubscriptionArn=subscription, AttributeName=name, AttributeValue=value)
+                for name, value in wanted.items()
+            )
+        )
+        found = await tenant.attributes(subscription)
+        assert {name: found[name] for name in wanted} == wanted
+
+
+async def test_the_policy_of_a_topic_reaches_all_subscriptions_though_a_dead_letter_queue_is_gone(tenant: SnsTenant) -> None:
+    topic, (dead_url, dead_arn) = await tenant.topic(), await tenant.queue("dead")
+    redrive = {"RedrivePolicy": json.dumps({"deadLetterTargetArn": dead_arn})}
+    arns = []
+    for index, attributes in enumerate((redrive, {}, redrive)):
+        found = await tenant.sns.subscribe(
+            TopicArn=topic,
+            Protocol="https",
+            Endpoint=f"https://endpoint.example/{index}",
+            Attributes=attributes,
+            ReturnSubscriptionArn=True,
+        )
+        arns.append(found["SubscriptionArn"])
+    await tenant.aws.sqs.delete_queue(QueueUrl=dead_url)
+    policy = {"http": {"defaultHealthyRetryPolicy": {"numRetries": 1, "minDelayTarget": 7, "maxDelayTarget": 7}}}
+    await tenant.sns.set_topic_attributes(TopicArn=topic, AttributeName="DeliveryPolicy", AttributeValue=json.dumps(policy))
+    for arn in arns:
+        shown = (await tenant.aws.tenant.client.get(f"/v1/subscriptions/{arn.rpartition(':')[2]}")).ok()
+        assert (shown["maxDeliver"], shown["retryDelaysMs"]) == (2, [7000])
+    await tenant.sns.set_subscription_attributes(
+        SubscriptionArn=arns[0], AttributeName="RawMessageDelivery", AttributeValue="true"
+    )
+    assert (await tenant.attributes(arns[0]))["RawMessageDelivery"] == "true"

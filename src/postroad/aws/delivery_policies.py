@@ -33,6 +33,8 @@ _CONTENT_TYPES = (
     *("application/xhtml+xml", "text/html", "text/xml", "text/css", "text/csv", "application/soap+xml", "application/atom+xml"),
 )
 
+_CONTENT_TYPE_CHARS_MAX = 256
+
 
 @dataclass(frozen=True, slots=True)
 class DeliveryPolicy:
@@ -79,8 +81,10 @@ def check_topic_policy(text: str) -> None:
 
 
 def effective_topic_policy(text: str | None) -> str:
-    policy = _policy(_topic_sections(text)) if text else DEFAULT_POLICY
-    return json.dumps({"http": {"defaultHealthyRetryPolicy": policy.retry, "disableSubscriptionOverrides": False}})
+    sections = _topic_sections(text) if text else {}
+    shown = _policy(sections).view()
+    names = {name: shown[section] for name, section in _TOPIC_KEYS.items() if section in shown}
+    return json.dumps({"http": {**names, "disableSubscriptionOverrides": sections.get("disableSubscriptionOverrides", False)}})
 
 
 def check_subscription_policy(text: str) -> None:
@@ -112,9 +116,16 @@ def _policy(sections: dict[str, Any]) -> DeliveryPolicy:
     if rate is not None:
         _integer("throttlePolicy.maxReceivesPerSecond", rate, 1, 100_000)
     content_type = request.get("headerContentType")
-    if content_type is not None and content_type.partition(";")[0].strip() not in _CONTENT_TYPES:
-        raise _invalid("requestPolicy.headerContentType is not a supported content type")
+    if content_type is not None:
+        _check_content_type(content_type)
     return DeliveryPolicy(_retry_policy(_section(sections, "healthyRetryPolicy")), rate, content_type)
+
+
+def _check_content_type(given: Any) -> None:
+    """A supported type whose parameters can be sent in a header."""
+    is_supported = isinstance(given, str) and given.partition(";")[0].strip() in _CONTENT_TYPES
+    if not is_supported or not (given.isascii() and given.isprintable() and len(given) <= _CONTENT_TYPE_CHARS_MAX):
+        raise _invalid("requestPolicy.headerContentType is not a supported content type")
 
 
 def _section(sections: dict[str, Any], name: str) -> dict[str, Any]:

@@ -70,8 +70,9 @@ _STATUSES = {
 
 def view_of(error: AwsError, model: ServiceModel | None) -> ErrorView:
     known = model.errors.get(error.code) if model is not None else None
+    message = error.message.encode("utf-8", "backslashreplace").decode()  # it may quote half a surrogate pair of the request
     status = error.status or _STATUSES.get(error.code) or (known[1] if known else 400)
-    return ErrorView(error.code, known[0] if known else error.code, error.message, status, known is not None, error.retry_after)
+    return ErrorView(error.code, known[0] if known else error.code, message, status, known is not None, error.retry_after)
 
 
 def aws_error(problem: PostroadError) -> AwsError:

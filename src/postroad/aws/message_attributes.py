@@ -111,15 +111,15 @@ def check_system_attributes(attributes: Attributes) -> None:
 
 
 def size_of(body: str, attributes: Attributes) -> int:
-    """Bytes of the body, and of names, types and values of the attributes."""
+    """Bytes of the body, and of names, types and values of the attributes, valid or not."""
     size = len(body) if body.isascii() else len(body.encode())
     for name, value in attributes.items():
-        size += len(name.encode()) + len(str(value["DataType"]).encode()) + len(_bytes(value))
+        size += len(name.encode()) + len(str(value.get("DataType", "")).encode()) + len(_bytes(value))
     return size
 
 
 def _bytes(value: Mapping[str, Any]) -> bytes:
-    if str(value["DataType"]).startswith("Binary"):
+    if str(value.get("DataType", "")).startswith("Binary"):
         return bytes(value.get("BinaryValue") or b"")
     return str(value.get("StringValue") or "").encode()
 

@@ -27,7 +27,7 @@ class SnsCertificateRoutes:
         ]
 
     async def get_certificate(self, request: Request) -> Response:
-        found = self._keys.certificate(request.parameters["certificate"])
+        found = await self._keys.certificate(request.parameters["certificate"])
         if found is None:
             raise RouteNotFound("there is no such certificate")
         return Response(found.encode(), media=b"application/x-pem-file", headers=[(b"cache-control", b"public, max-age=86400")])

@@ -34,6 +34,7 @@ _SUBJECT_CHARS_MAX = 100
 _FIFO_ID = re.compile(r"[!-~]{1,128}")
 _TRACE = "AWSTraceHeader"
 _HEADER_CHARS_MAX = 1024
+_HALF_PAIR = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +165,8 @@ def _check_structure(structure: str | None, text: str) -> bool:
         raise invalid("Message Structure - JSON message body failed to parse") from exc
     if not isinstance(found, dict) or "default" not in found:
         raise invalid("Message Structure - No default entry in JSON message body")
+    if any(isinstance(one, str) and _HALF_PAIR.search(one) for one in found.values()):
+        raise invalid("Message Structure - JSON message body has half of a surrogate pair, which cannot be delivered")
     return True
 
 

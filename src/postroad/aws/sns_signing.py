@@ -1,12 +1,13 @@
 """Keys that sign the envelopes of SNS, and their certificates.
 
-One RSA key signs at a time. A new one is created every year; the certificates of earlier ones stay available for as long as
-deliveries may be repeated or archived envelopes verified.
+One RSA key signs at a time. A new one is created every year, and signs a minute later, when all processes have its certificate.
+The private key before it is deleted a day later; the certificate stays, since archived envelopes may be verified.
 """
 
 import asyncio
 import base64
 import datetime
+from collections.abc import Sequence
 from typing import cast
 
 import msgspec
@@ -20,12 +21,14 @@ from postroad.crypto.secret_encryption import SecretCipher
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import Conflict, EngineUnavailable
-from postroad.kernel.ids import new_id
+from postroad.kernel.ids import id_time_ms, new_id
 
 SIGNING_KEYS_BUCKET = "postroad_sns_signing_keys"
 CERTIFICATE_PATH = "/sns/"
 _PREFIX, _SUFFIX = "SimpleNotificationService-", ".pem"
 _ROTATION_MS = 365 * 86_400_000
+_OVERLAP_MS = 60_000  # before a new key signs
+_KEPT_MS = 86_400_000  # a private key that does not sign any more
 _VALID_DAYS = 3 * 365
 _KEY_BITS = 2048
 _OWNER = "sns signing key"
@@ -33,7 +36,7 @@ _HASHES: dict[str, hashes.HashAlgorithm] = {"1": hashes.SHA1(), "2": hashes.SHA2
 
 
 class SigningKeyRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A key, encrypted, with its certificate (PEM). The newest signs."""
+    """A key, encrypted, with its certificate (PEM). `encrypted` is empty once it does not sign any more."""
 
     v: int = 1
     id: str
@@ -49,23 +52,31 @@ class SnsSigningKeys:
 
     def sign(self, version: str, text: bytes) -> tuple[str, str]:
         """The signature in base64, and the path of the certificate. Raises EngineUnavailable while there is no key."""
-        newest = self._newest()
-        if newest is None:
+        signing = signing_key(self._records(), self._clock())
+        if signing is None:
             raise EngineUnavailable("the signing key of SNS envelopes does not exist yet")
-        signature = self._key(newest).sign(text, padding.PKCS1v15(), _HASHES[version])
-        return base64.b64encode(signature).decode(), certificate_path(newest.id)
+        signature = self._key(signing).sign(text, padding.PKCS1v15(), _HASHES[version])
+        return base64.b64encode(signature).decode(), certificate_path(signing.id)
 
-    def certificate(self, name: str) -> str | None:
-        """The certificate with this file name."""
+    async def certificate(self, name: str) -> str | None:
+        """The certificate with this file name. Raises EngineUnavailable."""
         if not (name.startswith(_PREFIX) and name.endswith(_SUFFIX)):
             return None
-        record = self.table.get(name[len(_PREFIX) : -len(_SUFFIX)])
+        key = name[len(_PREFIX) : -len(_SUFFIX)]
+        record, created_ms = self.table.get(key), id_time_ms(key)
+        if record is None and created_ms is not None and self._clock() - created_ms < 10 * _OVERLAP_MS:
+            record = await self.table.fetch(key)  # another process created it a moment ago
         return None if record is None else record.certificate
 
     async def maintain(self) -> None:
-        """Create the first key, and the next one when the newest is a year old. For one process at a time."""
-        newest = self._newest()
-        if newest is not None and self._clock() - newest.created_at_ms < _ROTATION_MS:
+        """Create the first key, and the next one when the newest is a year old; delete those that have signed. For one process at
+        a time."""
+        records, now = self._records(), self._clock()
+        newest = records[-1] if records else None
+        if newest is not None and now - newest.created_at_ms < _ROTATION_MS:
+            if now - newest.created_at_ms > _KEPT_MS:
+                for record in records[:-1]:
+                    await self.table.change(record.id, lambda one: msgspec.structs.replace(one, encrypted=""))
             return
         record = await asyncio.to_thread(self._new_record)  # generating a key takes a part of a second
         try:
@@ -73,9 +84,10 @@ class SnsSigningKeys:
         except Conflict:
             self.table.forget(record.id)
 
-    def _newest(self) -> SigningKeyRecord | None:
+    def _records(self) -> list[SigningKeyRecord]:
+        """The oldest first."""
         records = [record for key in self.table.keys_under() if (record := self.table.get(key)) is not None]
-        return max(records, key=lambda one: (one.created_at_ms, one.id), default=None)
+        return sorted(records, key=lambda one: (one.created_at_ms, one.id))
 
     def _key(self, record: SigningKeyRecord) -> RSAPrivateKey:
         if self._loaded is None or self._loaded[0] != record.id:
@@ -93,6 +105,12 @@ class SnsSigningKeys:
         return SigningKeyRecord(
             id=new_id(), encrypted=self._cipher.encrypt(_OWNER, text), certificate=_certificate(key, now), created_at_ms=now
         )
+
+
+def signing_key(records: Sequence[SigningKeyRecord], now_ms: int) -> SigningKeyRecord | None:
+    """The newest key that all processes know, given the oldest first; the first key of all signs at once."""
+    known = [one for one in records if one.created_at_ms <= now_ms - _OVERLAP_MS] or records[:1]
+    return known[-1] if known else None
 
 
 def certificate_path(key_id: str) -> str:

@@ -1,6 +1,7 @@
 """SNS operations on subscriptions: subscribe, confirm, attributes, list, unsubscribe."""
 
 import asyncio
+import contextlib
 import hashlib
 import json
 from collections.abc import Mapping
@@ -8,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from postroad.api.stream_subscriptions import SubscriptionNotFound
 from postroad.api.subscriptions import (
     DeliveryType,
     NewSubscription,
@@ -81,7 +83,7 @@ class SnsSubscriptions:
             is_authenticated=protocol == "sqs",
         )
         queue, url = _target(call, protocol, endpoint)
-        self._check_type(call, topic, queue)
+        await self._check_type(call, topic, queue)
         replay = self._replay_request(topic, attributes.get("ReplayPolicy"))
         name = _name(protocol, endpoint)
         known = self._subscriptions.named(topic, name)
@@ -108,14 +110,15 @@ class SnsSubscriptions:
             return {"SubscriptionArn": _PENDING_ARN}
         return {"SubscriptionArn": _arn(call, record)}
 
-    def _check_type(self, call: Call, topic: TopicRecord, queue: str | None) -> None:
-        """FIFO topics deliver to queues only, and standard topics to standard queues. Raises AwsError."""
+    async def _check_type(self, call: Call, topic: TopicRecord, queue: str | None) -> None:
+        """FIFO topics deliver to queues only, and standard topics to standard queues. Raises AwsError, QueueNotFound."""
         if is_fifo(topic.settings):
             if queue is None:
                 raise invalid("Invalid protocol type: FIFO topics deliver to queues only")
             return
-        target = None if queue is None else self._queues.cached(call.context.tenant, queue)
-        if target is not None and target.is_ordered:
+        if queue is None or not call.context.caller.may_use("queue", queue):
+            return
+        if (await self._queues.find(call.context.tenant, queue)).is_ordered:
             raise invalid("Invalid parameter: Endpoint Reason: FIFO SQS Queues can not be subscribed to standard SNS topics")
 
     def _replay_request(self, topic: TopicRecord, policy: str | None) -> RewindRequest | None:
@@ -141,7 +144,7 @@ class SnsSubscriptions:
         if record.sns is None or any(record.sns.attributes.get(name) != value for name, value in attributes.items()):
             raise invalid("Attributes Reason: Subscription already exists with different attributes")
         if record.state is SubscriptionState.PENDING:
-            return await self._subscriptions.change_sns(call.context, record, record.sns)
+            return await self._subscriptions.change_sns(call.context, record, lambda known: known)
         return record
 
     def _check_filter_count(self, topic: TopicRecord) -> None:
@@ -212,14 +215,21 @@ class SnsSubscriptions:
     async def set_subscription_attributes(self, call: Call) -> None:
         record, sns = await self._find(call)
         name, value = call.get("AttributeName"), call.get("AttributeValue", "")
-        attributes = {one: text for one, text in sns.attributes.items() if one != name}
-        if value:
-            attributes[name] = value
-        check_attributes(attributes if value else {**attributes, name: ""})
         topic = await self._topics.find(record.tenant, record.topic)
+
+        def change(known: SubscriptionRecord) -> SubscriptionRecord:
+            if known.sns is None:
+                raise subscription_missing()
+            attributes = {one: text for one, text in known.sns.attributes.items() if one != name}
+            if value:
+                attributes[name] = value
+            check_attributes(attributes if value else {**attributes, name: ""})
+            settings = _settings(attributes, topic, call, is_queue=known.queue is not None)
+            return msgspec.structs.replace(known, sns=msgspec.structs.replace(known.sns, attributes=attributes), **settings)
+
+        change(record)  # what is not valid begins no replay
         if name == "FilterPolicy" and value and "FilterPolicy" not in sns.attributes:
             self._check_filter_count(topic)
-        changed = msgspec.structs.replace(sns, attributes=attributes)
         if name == "ReplayPolicy":
             replay = self._replay_request(topic, value)
             if replay is not None:
@@ -227,16 +237,18 @@ class SnsSubscriptions:
                 await self._rewinder.start(call.context, record.id, replay)
             else:
                 await self._rewinder.end(call.context, record.id)
-        await self._subscriptions.change_sns(
-            call.context, record, changed, **_settings(attributes, topic, call, is_queue=record.queue is not None)
-        )
+        await self._subscriptions.change_sns(call.context, record, change)
 
     async def apply_topic_policy(self, call: Call, topic: TopicRecord) -> None:
-        """Set the retries of the topic's subscriptions after its delivery policy has changed."""
+        """Set the retries of the topic's endpoints after its delivery policy has changed."""
+
+        def change(known: SubscriptionRecord) -> SubscriptionRecord:
+            return known if known.sns is None else msgspec.structs.replace(known, **_retries(known.sns.attributes, topic))
+
         for record in self._subscriptions.of_topic(topic):
-            if record.sns is not None:
-                settings = _settings(record.sns.attributes, topic, call, is_queue=record.queue is not None)
-                await self._subscriptions.change_sns(call.context, record, record.sns, **settings)
+            if record.sns is not None and record.url is not None:
+                with contextlib.suppress(SubscriptionNotFound):  # it was deleted meanwhile
+                    await self._subscriptions.change_sns(call.context, record, change)
 
     async def _find(self, call: Call) -> tuple[SubscriptionRecord, SnsSubscription]:
         """Raises AwsError if there is no such subscription of the SNS API."""
@@ -300,21 +312,18 @@ def check_attributes(attributes: Mapping[str, str]) -> None:
 def _settings(attributes: Mapping[str, str], topic: TopicRecord, call: Call, *, is_queue: bool) -> dict[str, Any]:
     """The settings of deliveries that the attributes stand for. Delivery policies are for endpoints: attempts to store a message
     in a queue are repeated for many hours. Raises AwsError."""
-    dead_letter_queue = _dead_letter_queue(attributes.get("RedrivePolicy"), call)
-    if is_queue:
-        return {
-            "retry_delays_ms": _QUEUE_RETRY_DELAYS_MS,
-            "max_deliver": _QUEUE_ATTEMPTS_MAX,
-            "dead_letter_queue": dead_letter_queue,
-        }
+    retries = {"retry_delays_ms": _QUEUE_RETRY_DELAYS_MS, "max_deliver": _QUEUE_ATTEMPTS_MAX}
+    return {
+        **(retries if is_queue else _retries(attributes, topic)),
+        "dead_letter_queue": _dead_letter_queue(attributes.get("RedrivePolicy"), call),
+    }
+
+
+def _retries(attributes: Mapping[str, str], topic: TopicRecord) -> dict[str, Any]:
+    """The settings that the delivery policies of an endpoint and its topic stand for."""
     policy = effective_policy(attributes.get("DeliveryPolicy"), topic.settings.sns_attributes.get("DeliveryPolicy"))
     delays = policy.delays_ms
-    return {
-        "retry_delays_ms": delays or (1000,),
-        "max_deliver": len(delays) + 1,
-        "max_per_second": policy.max_per_second,
-        "dead_letter_queue": dead_letter_queue,
-    }
+    return {"retry_delays_ms": delays or (1000,), "max_deliver": len(delays) + 1, "max_per_second": policy.max_per_second}
 
 
 def _dead_letter_queue(text: str | None, call: Call) -> str | None:

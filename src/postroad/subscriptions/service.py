@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -177,7 +178,10 @@ class Subscriptions:
         if queue is not None:
             if not context.caller.may_use("queue", queue):
                 raise Forbidden(f"the key may not use the queue {queue!r}")
-            await self._queues.find_or_create(context, queue)
+            if is_sns:  # a queue of SQS has a type, which its name alone does not tell
+                await self._queues.find(context.tenant, queue)
+            else:
+                await self._queues.find_or_create(context, queue)
 
     async def _check_dead_letter_queue(self, context: RequestContext, queue: str | None) -> None:
         """Raises QueueNotFound, Forbidden."""
@@ -274,18 +278,19 @@ class Subscriptions:
         return changed[1]
 
     async def change_sns(
-        self, context: RequestContext, known: SubscriptionRecord, sns: SnsSubscription, **settings: Any
+        self, context: RequestContext, known: SubscriptionRecord, change: Callable[[SubscriptionRecord], SubscriptionRecord]
     ) -> SubscriptionRecord:
-        """Set attributes of the SNS API, and the settings of deliveries that they stand for. Raises SubscriptionNotFound,
-        QueueNotFound, Forbidden."""
-        await self._check_dead_letter_queue(context, settings.get("dead_letter_queue"))
+        """Set attributes of the SNS API, and the settings of deliveries that they stand for. `change` is called again after a
+        concurrent change. Raises SubscriptionNotFound, QueueNotFound, Forbidden, and what `change` raises."""
 
         def make(record: SubscriptionRecord) -> SubscriptionRecord:
-            return msgspec.structs.replace(record, sns=sns, updated_at_ms=self._clock(), **settings)
+            return msgspec.structs.replace(change(record), updated_at_ms=self._clock())
 
-        async with self._audit.change(
-            context, "subscription.update", known.id, before=_audited(known), after=_audited(make(known))
-        ):
+        wanted = make(known)
+        if wanted.dead_letter_queue != known.dead_letter_queue:
+            await self._check_dead_letter_queue(context, wanted.dead_letter_queue)
+
+        async with self._audit.change(context, "subscription.update", known.id, before=_audited(known), after=_audited(wanted)):
             changed = await self._table.change(known.key, make)
         if changed is None:
             raise SubscriptionNotFound(f"there is no subscription {known.id!r}")
