@@ -9,15 +9,20 @@ from typing import Any
 import msgspec
 import pytest
 
+from postroad.jetstream import stream_reader
 from postroad.jetstream.bucket import Bucket
+from postroad.jetstream.management import StreamSpec, ensure_stream, stream_info
+from postroad.kernel.clock import rfc3339
 from postroad.kernel.errors import Conflict, EngineUnavailable
+from postroad.kernel.event import PLATFORM
 from postroad.telemetry.frames import unpack
 from postroad.telemetry_queue.capability import TelemetryQueueCapability
+from postroad.telemetry_queue.drops import DropCounter
 from postroad.telemetry_queue.frame_consumer import FrameConsumer
 from postroad.telemetry_queue.records import DROPS_BUCKET
 from postroad.telemetry_queue.rules import MARGIN_MS, RETENTION_MS
 from tests.commands.senders import Sender, grant, register_sender, register_target
-from tests.gateway import Gateway, Tenant, frames_of, gateway_settings, running_gateway
+from tests.gateway import Gateway, Tenant, events_of, frames_of, gateway_settings, running_gateway
 from tests.servers import Server
 from tests.waiting import eventually
 
@@ -192,3 +197,127 @@ async def test_samples_and_a_daily_report_of_an_unread_queue(node: Gateway, send
     assert [one["waiting"] for one in samples][:2] == [2, 2] and len(samples) == 3
     [report] = [one for one in await tenant.events("COMMANDS") if one["event"] == "telemetry.unconsumed"]
     assert report["queue_age_seconds"] > 86_400
+
+
+async def limit_stream(node: Gateway, bytes_max: int) -> None:
+    """Give the stream of commands a largest size."""
+    connection = node.node.platform.connection
+    info = await stream_info(connection, "COMMANDS")
+    assert info is not None
+    options = {name: value for name, value in info.config.items() if name not in ("name", "subjects")}
+    await ensure_stream(connection, StreamSpec("COMMANDS", ("command.>",), {**options, "max_bytes": bytes_max}))
+
+
+async def test_unread_events_are_counted_before_they_leave_for_lack_of_room(node: Gateway, sender: Sender) -> None:
+    """A busy tenant fills the stream: what others have not read is counted before it goes, and what they have read is not."""
+    platform = node.node.platform
+    drops, evictor = (getattr(platform.use(TelemetryQueueCapability), name) for name in ("drops", "evictor"))
+    quiet = await node.tenant()
+    await register_target(quiet)
+    other = await register_sender(quiet)
+    await grant(quiet, other.source)
+    await sent(other, 4)
+    [read, *_] = await quiet.pull(QUEUE, 1)
+    (await quiet.ack(QUEUE, read["receiptId"])).ok()
+    [returned, *_] = await sent_and_pulled(sender)
+    before = await all_events(node)
+    assert len(before[sender.tenant.id]) > 30
+    (await sender.tenant.client.post(f"{QUEUE}/nack", {"receiptId": returned["receiptId"], "action": "requeue"})).ok()
+    info = await stream_info(platform.connection, "COMMANDS")
+    assert info is not None
+    await limit_stream(node, int(info.state.bytes / 0.7))
+    assert await evictor.run_once() == 0, "there is room"
+    await limit_stream(node, int(info.state.bytes / 0.86))
+    removed = await evictor.run_once()
+    assert removed > 0
+    after = await all_events(node)
+    for tenant, settled in ((quiet, {read["messageId"]}), (sender.tenant, set())):
+        gone = [one for one in before[tenant.id] if one not in after.get(tenant.id, ()) and one not in settled]
+        assert await drops.today(tenant.id) == len(gone)
+        if tenant is quiet:
+            assert len(gone) == len(before[tenant.id]) - 1, "the oldest frames are those of the quiet tenant"
+    await platform.outbox.drain()
+    [event] = [one for one in await events_of(platform.connection, "TELEMETRY", PLATFORM) if one["event"] == "telemetry.evicted"]
+    assert (event["frames"], event["uncounted_frames"], event["busiest_tenant"]) == (removed, 0, sender.tenant.id)
+    oldest = await stream_reader.read(platform.connection, "COMMANDS", "command.>", 1, 1)
+    found = (await quiet.client.get("/v1/commands")).ok()
+    assert found["availableFrom"] == rfc3339(oldest.entries[0].at_ms), "what was before is not found any more"
+    left = set[str]()
+
+    async def is_delivered() -> bool:
+        left.update(one["event_id"] for message in await sender.tenant.pull(QUEUE, 100) for one in message["payload"])
+        return left == after[sender.tenant.id]
+
+    await eventually(is_delivered)
+    node.clock.ahead_ms = DAY_MS
+    await drops.run_once()
+    [report] = await dropped(quiet)
+    assert report["reason"] == "stream_full"
+
+
+async def sent_and_pulled(sender: Sender) -> list[dict[str, Any]]:
+    await sent(sender, 32)
+    return await sender.tenant.pull(QUEUE, 1)
+
+
+async def all_events(node: Gateway) -> dict[str, set[str]]:
+    """An independent count over the frames: the ids of the events of each tenant."""
+    found: dict[str, set[str]] = {}
+    page = await stream_reader.read(node.node.platform.connection, "COMMANDS", "command.>", 1, 10_000)
+    for entry in page.entries:
+        ids = {msgspec.json.decode(line)["event_id"] for line in unpack(entry.payload)}
+        found.setdefault(entry.subject.partition(".")[2], set()).update(ids)
+    return found
+
+
+async def test_leased_events_leave_only_when_nothing_else_makes_room(node: Gateway, sender: Sender) -> None:
+    platform = node.node.platform
+    evictor = platform.use(TelemetryQueueCapability).evictor
+    await sent(sender, 20)
+    [leased] = await sender.tenant.pull(QUEUE, 1, visibilityTimeoutMs=600_000)
+    info = await stream_info(platform.connection, "COMMANDS")
+    assert info is not None
+    await limit_stream(node, int(info.state.bytes / 0.88))
+    assert await evictor.run_once() == 0, "its reader may still acknowledge it"
+    await limit_stream(node, int(info.state.bytes / 0.95))
+    assert await evictor.run_once() > 0
+    (await sender.tenant.ack(QUEUE, leased["receiptId"])).ok()
+
+
+async def test_frames_that_the_engine_removed_first_are_reported(node: Gateway, sender: Sender) -> None:
+    platform = node.node.platform
+    evictor = platform.use(TelemetryQueueCapability).evictor
+    await sent(sender, 20)
+    assert await evictor.run_once() == 0
+    info = await stream_info(platform.connection, "COMMANDS")
+    assert info is not None
+    await limit_stream(node, info.state.bytes // 2)
+    after = await stream_info(platform.connection, "COMMANDS")
+    assert after is not None
+    await evictor.run_once()
+    await platform.outbox.drain()
+    [event] = [one for one in await events_of(platform.connection, "TELEMETRY", PLATFORM) if one["event"] == "telemetry.evicted"]
+    assert event["uncounted_frames"] == after.state.first_seq - info.state.first_seq > 0
+
+
+async def test_returned_frames_beyond_the_limit_do_not_hide_older_ones(node: Gateway, sender: Sender) -> None:
+    """The engine delivers what was returned before what was never delivered."""
+    drops = platform_drops(node)
+    await sent(sender, 6)
+    messages = await sender.tenant.pull(QUEUE, 100)
+    for one in reversed(messages):
+        (await sender.tenant.client.post(f"{QUEUE}/nack", {"receiptId": one["receiptId"], "action": "requeue"})).ok()
+    entries = await stream_reader.read(node.node.platform.connection, "COMMANDS", f"command.{sender.tenant.id}", 1)
+    assert await drops.drop_to(entries.entries[1].sequence)
+    assert await drops.today(sender.tenant.id) == 2
+    left = set[str]()
+
+    async def is_delivered() -> bool:
+        left.update(one["messageId"] for one in await sender.tenant.pull(QUEUE, 100))
+        return len(left) == len(messages) - 2
+
+    await eventually(is_delivered)
+
+
+def platform_drops(node: Gateway) -> DropCounter:
+    return node.node.platform.use(TelemetryQueueCapability).drops

@@ -48,6 +48,10 @@ ACTIONS: Mapping[str, str] = {
     "route.recovered": "Nothing.",
     "telemetry.unconsumed": ("Start the reader of the queue `_telemetry`, or disable the alert rule `telemetry-unconsumed`."),
     "telemetry.sampled": "Nothing. Reports and dashboards use it.",
+    "telemetry.evicted": (
+        "For operators: give the store more space (`POSTROAD_STORE_BYTES_MAX`), or ask the owners of busy routes to set "
+        "`archive: false`. Run a pipeline: its lake keeps what leaves the stream."
+    ),
     "alert.opened": "Open the alert: `GET /v1/alerts/{alert_id}`.",
     "alert.resolved": "Nothing.",
     "alert.channel_failing": (

@@ -65,10 +65,12 @@ class FoundCommand(msgspec.Struct, frozen=True, rename="camel", kw_only=True, om
 class CommandPage(Page[FoundCommand], frozen=True, kw_only=True):
     """One page of a search: `scanned` outcomes were compared, `matched` of them match.
 
-    With a `next_cursor` the search is not complete, even if nothing matched so far.
+    With a `next_cursor` the search is not complete, even if nothing matched so far. Commands before `available_from` are not
+    found here any more, those after it all are; null if no command is stored.
     """
 
     items: list[FoundCommand] = msgspec.field(name="commands")
     next_cursor: str | None
     scanned: int
     matched: int
+    available_from: Timestamp | None = None

@@ -103,15 +103,17 @@ def show_command(
     as_json: AsJson = False,
     wide: Wide = False,
 ) -> None:
-    """Show each outcome of a command of the last 14 days, with its payload."""
+    """Show each outcome of a command of the last 14 days, as far as they are stored, with its payload."""
     from postroad.cli.rendering import show_item
 
     with connected() as client:
         found = list(client.commands.find(command_id=command_id, since=ago(since) if since else None, body_max=65_536))
         for one in found:
             show_item(one, as_json, wide=wide)
+        available = None if found else client.commands.find_page(page_size=1).available_from
     if not found:
-        typer.echo(f"no command {command_id} in the last 14 days; earlier ones are in the lake of the pipeline", err=True)
+        since_text = f" since {available}" if available else ""
+        typer.echo(f"no command {command_id} is stored{since_text}; earlier ones are in the lake of the pipeline", err=True)
         raise typer.Exit(1)
 
 

@@ -1,6 +1,7 @@
 """Search of what happened to commands, in the stored outcome events, within a budget of events, bytes and time.
 
-The outcome events of the last 14 days are on `COMMANDS`; earlier commands are in the lake of the pipeline.
+The outcome events of the last 14 days are on `COMMANDS`, or of less if it has reached its share of the store; earlier commands
+are in the lake of the pipeline.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ from postroad.api.command_search import CommandQuery, FoundCommand
 from postroad.commands.rules import target_of
 from postroad.jetstream import stream_reader
 from postroad.jetstream.connection import Connection
+from postroad.jetstream.management import stream_info
 from postroad.kernel.clock import epoch_ms, rfc3339
 from postroad.kernel.identity import Caller
 from postroad.telemetry.frames import frame_subject, unpack_archived
@@ -57,11 +59,15 @@ _decode_archived = msgspec.json.Decoder(_Archived).decode
 
 @dataclass(slots=True)
 class FoundCommands:
-    """The commands found, the number of outcomes compared, and the frame and line to continue from, None at the end."""
+    """The commands found, the number of outcomes compared, and the frame and line to continue from, None at the end.
+
+    Earlier commands than `available_from_ms` cannot be found. None: there are none.
+    """
 
     items: list[FoundCommand] = field(default_factory=list)
     scanned: int = 0
     position: tuple[int, int] | None = None
+    available_from_ms: int | None = None
 
 
 class OutcomeFilter:
@@ -113,6 +119,7 @@ class CommandSearch:
         loop = asyncio.get_running_loop()
         deadline, found, size = loop.time() + _SECONDS_MAX, FoundCommands(), 0
         wanted = OutcomeFilter(caller, query)
+        found.available_from_ms = await self._available_from_ms()
         sequence, first_line = position or (await self._first(caller.tenant, query), 0)
         while True:
             async with self._connection.scans:
@@ -140,6 +147,11 @@ class CommandSearch:
             if loop.time() >= deadline:
                 found.position = (sequence, 0)
                 return found
+
+    async def _available_from_ms(self) -> int | None:
+        """When the oldest frame was stored that is left. An earlier command may have left the stream."""
+        info = await stream_info(self._connection, _STREAM)
+        return None if info is None or not info.state.messages else stream_reader.time_ms(info.state.first_ts)
 
     async def _first(self, tenant: str, query: CommandQuery) -> int:
         """The frame to begin with. An event is stored after it happened, so none before the time is missed."""

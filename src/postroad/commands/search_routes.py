@@ -8,6 +8,7 @@ from postroad.crypto.position_encryption import PositionCipher, PositionInvalid
 from postroad.http.request import Request
 from postroad.http.response import Response
 from postroad.http.routing import Command, Route
+from postroad.kernel.clock import rfc3339
 from postroad.kernel.errors import EngineUnavailable, InvalidParameter
 from postroad.kernel.identity import Scope
 
@@ -30,8 +31,9 @@ class SearchRoutes:
                 query=CommandQuery,
                 response=CommandPage,
                 errors=(InvalidParameter, EngineUnavailable),
-                description="Outcomes of commands of the tenant's services in the last 14 days, oldest first. A search compares "
-                "a limited number of outcomes; continue with `nextCursor`. Payloads are returned with `bodyMax` only.",
+                description="Outcomes of commands of the tenant's services in the last 14 days, oldest first. Earlier ones than "
+                "`availableFrom` are not stored any more. A search compares a limited number of outcomes; continue with "
+                "`nextCursor`. Payloads are returned with `bodyMax` only.",
                 sdk="commands.find",
                 sdk_page="commands.find_page",
                 cli=Command("commands find", _COLUMNS),
@@ -44,7 +46,14 @@ class SearchRoutes:
         tenant = request.caller.tenant
         found = await self._search.find(request.caller, query, self._position(tenant, query.cursor))
         cursor = None if found.position is None else self._positions.encrypt(tenant, *found.position)
-        page = CommandPage(items=found.items, next_cursor=cursor, scanned=found.scanned, matched=len(found.items))
+        since = found.available_from_ms
+        page = CommandPage(
+            items=found.items,
+            next_cursor=cursor,
+            scanned=found.scanned,
+            matched=len(found.items),
+            available_from=None if since is None else rfc3339(since),
+        )
         return Response(page)
 
     def _position(self, tenant: str, cursor: str | None) -> tuple[int, int] | None:

@@ -3,7 +3,7 @@
 The readers are the pipeline, whose last published progress has its positions, and for `JOBS` the index of this leader. Frames
 are kept for a time after that, for a rebuild of the index, for followers that reconnect, and for a batch that the pipeline
 repeats after a crash. Without a pipeline nothing is trimmed here; the retention of the streams removes old frames. `COMMANDS` is
-never trimmed: it is the telemetry queue of the tenants, which has all events of the last 14 days.
+not trimmed here: it is the telemetry queue of the tenants, which has the events of the last 14 days as far as there is room.
 """
 
 import msgspec

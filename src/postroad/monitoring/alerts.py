@@ -264,9 +264,17 @@ ALERTS: tuple[Alert, ...] = (
         "telemetry",
         "sum(increase(postroad_telemetry_dropped_total[1h])) or vector(0)",
         "> 0",
-        "{{ $value }} events of telemetry queues were not read within 14 days.",
+        "{{ $value }} events of telemetry queues were not read before they left the stream.",
         {"postroad_telemetry_dropped_total": "0+1x60"},
         "info",
+    ),
+    Alert(
+        "PostroadTelemetryEvicted",
+        "telemetry",
+        "sum(increase(postroad_telemetry_evicted_frames_total[1h])) or vector(0)",
+        "> 0",
+        "Events of commands leave before their 14 days for lack of room: {{ $value }} frames.",
+        {"postroad_telemetry_evicted_frames_total": "0+1x60"},
     ),
     Alert(
         "PostroadAlertsWithoutDestination",

@@ -47,7 +47,7 @@ class TelemetryCapability(Capability):
             settings.replica_count,
             job_bytes_max=settings.share_of_store(8),
             telemetry_bytes_max=settings.share_of_store(16),
-            command_bytes_max=settings.share_of_store(16),
+            command_bytes_max=settings.share_of_store(8),
         )
 
     def routes(self) -> Sequence[Route]:

@@ -64,7 +64,8 @@ def frame_streams(
     replicas: int, *, job_bytes_max: int = -1, telemetry_bytes_max: int = -1, command_bytes_max: int = -1
 ) -> list[StreamSpec]:
     """The streams of frames. Frames that the pipeline has read are trimmed (`jobs/frame_trimmer.py`); if no pipeline runs, the
-    engine drops the oldest frames by age and size, so that the events of a busy tenant cannot fill the store."""
+    engine drops the oldest frames by age and size, so that the events of a busy tenant cannot fill the store. Room on `COMMANDS`
+    is made before that (`telemetry_queue/evictor.py`)."""
     bytes_max = {"JOBS": job_bytes_max, "TELEMETRY": telemetry_bytes_max, "COMMANDS": command_bytes_max}
     return [
         StreamSpec(

@@ -12,6 +12,7 @@ from postroad.queues.capability import QueuesCapability
 from postroad.telemetry_queue.activity import HourlyActivity
 from postroad.telemetry_queue.drops import DropCounter
 from postroad.telemetry_queue.events import EVENTS
+from postroad.telemetry_queue.evictor import FrameEvictor
 from postroad.telemetry_queue.frame_consumer import FrameConsumers
 from postroad.telemetry_queue.queue import NAME, TelemetryQueue
 from postroad.telemetry_queue.records import DROPS_BUCKET, READS_BUCKET, STREAM, ReadRecord, consumer_name
@@ -20,6 +21,7 @@ from postroad.telemetry_queue.status import StatusReader, StatusSampler
 
 _SAMPLE_SECONDS = 60.0
 _DROP_SECONDS = 300.0
+_EVICT_SECONDS = 5.0
 
 
 class TelemetryQueueCapability(Capability):
@@ -46,6 +48,7 @@ class TelemetryQueueCapability(Capability):
         self.reader = StatusReader(platform.connection, self.reads, self._activity, platform.clock)
         self.sampler = StatusSampler(self.reader, platform.outbox, platform.clock, self._tenants)
         self.drops = self.new_drop_counter()
+        self.evictor = FrameEvictor(platform.connection, self.drops, platform.outbox, platform.clock)
 
     def new_drop_counter(self) -> DropCounter:
         platform = self.platform
@@ -79,6 +82,9 @@ class TelemetryQueueCapability(Capability):
                 every(_SAMPLE_SECONDS, self.sampler.run_once, "sample telemetry queues"), Role.CONTROL, leader_only=True
             ),
             BackgroundJob(every(_DROP_SECONDS, self.drops.run_once, "count dropped telemetry"), Role.CONTROL, leader_only=True),
+            BackgroundJob(
+                every(_EVICT_SECONDS, self.evictor.run_once, "make room for telemetry"), Role.CONTROL, leader_only=True
+            ),
         )
 
     async def delete_tenant(self, tenant: str) -> None:

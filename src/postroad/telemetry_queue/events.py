@@ -7,7 +7,8 @@ from postroad.kernel.event import Event
 
 class TelemetryDropped(Event, frozen=True, kw_only=True, tag="snavio.telemetry.dropped"):
     """Events of the telemetry queue were not read within its retention and are gone. At most one per tenant and day, for the
-    whole day. `last_received_at` is the time of the last pull that returned events; null if there was none."""
+    whole day. `reason` is `queue_unconsumed`, or `stream_full` if they had to leave earlier, for lack of room in the store.
+    `last_received_at` is the time of the last pull that returned events; null if there was none."""
 
     stream: ClassVar[str] = "COMMANDS"
     table: ClassVar[str] = "command_events"
@@ -44,4 +45,17 @@ class TelemetrySampled(Event, frozen=True, kw_only=True, tag="telemetry.sampled"
     last_received_at: str | None = None
 
 
-EVENTS: tuple[type[Event], ...] = (TelemetryDropped, TelemetryUnconsumed, TelemetrySampled)
+class TelemetryEvicted(Event, frozen=True, kw_only=True, tag="telemetry.evicted"):
+    """The events of commands reached their share of the store, and the oldest were removed before their 14 days. The tenant is
+    `_platform`. Unread ones are counted as dropped; `uncounted_frames` were removed by the engine before that. `kept_seconds` is
+    the age of the oldest that are left, `busiest_share` the part of them that the tenant with most has."""
+
+    version: int = 1
+    frames: int
+    uncounted_frames: int
+    kept_seconds: float
+    busiest_tenant: str
+    busiest_share: float
+
+
+EVENTS: tuple[type[Event], ...] = (TelemetryDropped, TelemetryUnconsumed, TelemetrySampled, TelemetryEvicted)

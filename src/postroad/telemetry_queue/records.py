@@ -15,14 +15,15 @@ class ReadRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class DropRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Format 1, under `<tenant>`: the events that were dropped on `day`. `counted` are the sequences of the frames of the last
-    batch, which may still be in the queue if the process was killed."""
+    """Format 1, under `<tenant>`: the events that were dropped on `day`, and why the last ones were. `counted` are the sequences
+    of the frames of the last batch, which may still be in the queue if the process was killed."""
 
     v: int = 1
     day: str = ""
     dropped: int = 0
     oldest_at_ms: int = 0
     counted: tuple[int, ...] = ()
+    reason: str = "queue_unconsumed"
 
 
 def consumer_name(tenant: str) -> str:

@@ -1,6 +1,7 @@
 """Which events the telemetry queue has, and when unread ones count as dropped. Pure: no I/O, no clock."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from postroad.kernel.event import encoded_type
@@ -10,6 +11,10 @@ RETENTION_MS = 14 * 86_400_000  # of `COMMANDS`
 MARGIN_MS = 3_600_000  # unread frames are counted and removed from the queue so long before the engine removes them
 UNCONSUMED_MS = 86_400_000  # older unread events are reported once a day
 DROPPED = "snavio.telemetry.dropped"
+UNCONSUMED, STREAM_FULL = (
+    "queue_unconsumed",
+    "stream_full",
+)  # why unread events were dropped: their age, or the size of the stream
 _BASE = "snavio.>"
 _NAMES_MAX = 1000
 
@@ -44,6 +49,29 @@ class EventFilter:
 def count_dropped(lines: Sequence[bytes]) -> int:
     """The events that are reported as dropped: reports of dropped events are not."""
     return sum(1 for line in lines if encoded_type(line) != DROPPED.encode())
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """The size of `COMMANDS` and its largest one. Beyond that the engine removes the oldest frames without a count."""
+
+    bytes: int
+    bytes_max: int
+
+    @property
+    def is_over(self) -> bool:
+        """Frames are removed from here on."""
+        return self.bytes > 0.85 * self.bytes_max > 0
+
+    @property
+    def is_trimmed(self) -> bool:
+        """Frames are removed up to here. The rest is for what arrives between two rounds."""
+        return self.bytes <= 0.8 * self.bytes_max
+
+    @property
+    def is_urgent(self) -> bool:
+        """Frames are removed although readers have leased some of them."""
+        return self.bytes > 0.93 * self.bytes_max
 
 
 def day_of(at_ms: int) -> str:

@@ -41,8 +41,9 @@ def find_commands(
 ) -> None:
     """Find what happened to commands.
 
-    Outcomes of commands of the tenant's services in the last 14 days, oldest first. A search compares a limited
-    number of outcomes; continue with `nextCursor`. Payloads are returned with `bodyMax` only.
+    Outcomes of commands of the tenant's services in the last 14 days, oldest first. Earlier ones than `availableFrom`
+    are not stored any more. A search compares a limited number of outcomes; continue with `nextCursor`. Payloads are
+    returned with `bodyMax` only.
     """
     with connected() as client:
         show_list(

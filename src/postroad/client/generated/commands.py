@@ -26,9 +26,9 @@ class CommandsCalls:
     ) -> Pages[FoundCommand]:
         """Find what happened to commands.
 
-        Outcomes of commands of the tenant's services in the last 14 days, oldest first. A search compares a limited
-        number of outcomes; continue with `nextCursor`. Payloads are returned with `bodyMax` only. Raises
-        InvalidParameter.
+        Outcomes of commands of the tenant's services in the last 14 days, oldest first. Earlier ones than `availableFrom`
+        are not stored any more. A search compares a limited number of outcomes; continue with `nextCursor`. Payloads are
+        returned with `bodyMax` only. Raises InvalidParameter.
         """
         return Pages(
             call=Call(
