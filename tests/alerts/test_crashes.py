@@ -9,7 +9,8 @@ import pytest
 
 from postroad.alerts.capability import AlertsCapability
 from postroad.alerts.processor import AlertProcessor
-from postroad.kernel.errors import Conflict
+from postroad.jetstream import stream_reader
+from postroad.kernel.errors import Conflict, EngineUnavailable
 from tests.commands.senders import register_sender
 from tests.gateway import Gateway, Tenant, gateway_settings, running_gateway
 from tests.servers import Server
@@ -125,3 +126,32 @@ async def test_ten_thousand_events_are_one_alert_with_that_count(gateway: Gatewa
         await processor.flush()
     [alert] = await alerts(tenant, 10_000)
     assert alert["count"] == 10_000
+
+
+async def test_nothing_is_lost_when_a_write_fails_and_the_notifier_goes_on(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The notifier ignores a failed flush: the next one must store the alerts that the failed one had."""
+    tenant = await gateway.tenant()
+    sender = await register_sender(tenant, "a")
+    processor = new_processor(gateway)
+    await processor._load()
+    for _ in range(3):
+        (await sender.send_raw(b"{}")).problem(400, "command-invalid")
+    connection = gateway.node.platform.connection
+    page = await stream_reader.read(connection, "COMMANDS", f"command.{tenant.id}")
+    for entry in page.entries:
+        processor.apply("COMMANDS", entry)
+
+    async def failing(_messages: object) -> Any:
+        raise EngineUnavailable("down", retry_after=1)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(processor._committer, "append_together", failing)
+        with pytest.raises(EngineUnavailable):
+            await processor.flush()
+    await processor.flush()
+    after = new_processor(gateway)  # as after kill -9
+    await after._load()
+    assert [one.count for one in after.book.alerts.values()] == [3]
+    assert after.positions["COMMANDS"] == page.entries[-1].sequence

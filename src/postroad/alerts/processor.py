@@ -128,7 +128,7 @@ class AlertProcessor:
         """Store all alerts that changed together with the positions. What changes meanwhile is stored the next time."""
         book, positions = self.book, dict(self.positions)
         messages = [_message(one) for one in book.changed.values()]
-        opened, resolved = book.opened, book.resolved
+        changed, opened, resolved = book.changed, book.opened, book.resolved
         book.changed, book.opened, book.resolved = {}, [], []
         for record in opened:
             self._outbox.record(None, _event(AlertOpened, record))
@@ -140,7 +140,11 @@ class AlertProcessor:
         headers = header_lines([("Nats-Expected-Last-Subject-Sequence", str(self._revision))])
         value = _encode(StoredAlert(positions=positions))
         messages.append(PendingMessage(_SUBJECT + POSITIONS_KEY, value, new_id(), headers, is_conditional=True))
-        acks = await self._committer.append_together(messages)
+        try:
+            acks = await self._committer.append_together(messages)
+        except BaseException:  # the positions must not be stored without them: the notifier goes on after an error
+            book.changed = {**changed, **book.changed}
+            raise
         self._revision, self._stored_positions = acks[-1].sequence, positions
 
     # Events
