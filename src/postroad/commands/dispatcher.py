@@ -290,7 +290,7 @@ class Dispatcher:
         if not is_strict:
             event = msgspec.structs.replace(event, latency_ms=elapsed_ms(arrival))
         await self.outcomes.delivered(arrival, command, decision, record, delivered.message_id, event, ids.archived)
-        if marker is not None:
+        if marker is not None and arrival.replay is None:  # an interrupted replay repeats it: its own marker must decide
             first_delivery = FirstDelivery(delivered.message_id, marker.body, started_ms + marker.ttl_ms)
             self._warm.seen.add(route.key, source, command.command_id, first_delivery)
         if decision.is_stale:

@@ -1,6 +1,6 @@
 """Rules of replays: counts, the share of a limit, envelopes. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -41,9 +41,23 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Throttled:
-    """A command that was not sent because a limit is exhausted until then."""
+    """A command that was not sent because a limit is exhausted until then. `is_refusal`: it was dispatched, and refused."""
 
     until_ms: int
+    is_refusal: bool = True
+
+
+class Concurrency:
+    """How many commands of a replay are dispatched at once. Each refusal is an event of its sender, so after one it begins again
+    with a single command, and twice as many each time while none is refused. Pure."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.number = 1
+
+    def adapt(self, outcomes: Iterable[object]) -> None:
+        is_refused = any(isinstance(one, Throttled) and one.is_refusal for one in outcomes)
+        self.number = 1 if is_refused else min(self.number * 2, self._most)
 
 
 def counted(counts: ReplayCounts, settled: Sequence[Settled]) -> ReplayCounts:

@@ -29,6 +29,7 @@ from postroad.replays import metrics
 from postroad.replays.records import ReplayRecord
 from postroad.replays.rules import (
     CommandOutcome,
+    Concurrency,
     LimitShares,
     ReplayCommand,
     Settled,
@@ -77,10 +78,10 @@ class ReplaySender:
         key = f"{task.record.tenant}.{task.record.target}"
         try:
             record = await self._begin(key, task)
-            source = self._sources[record.origin]
+            source, concurrency = self._sources[record.origin], Concurrency(_CHUNK_SIZE)
             while True:
                 chunk = await source.read(record, min(_CHUNK_SIZE, record.rate_per_second))
-                record = await self._send_items(task, record, source, chunk.items)
+                record = await self._send_items(task, record, source, chunk.items, concurrency)
                 if chunk.position > record.position:
                     record = await self._store.advance(record, position=chunk.position)
                 await source.settled(record)
@@ -103,15 +104,18 @@ class ReplaySender:
             raise TaskCancelled
         return record
 
-    async def _send_items(self, task: TaskContext, record: ReplayRecord, source: Source, items: Sequence[Item]) -> ReplayRecord:
+    async def _send_items(
+        self, task: TaskContext, record: ReplayRecord, source: Source, items: Sequence[Item], concurrency: Concurrency
+    ) -> ReplayRecord:
         """Settle all items. The progress is saved up to the first one that is not settled."""
         loop = asyncio.get_running_loop()
         settled: dict[int, Settled] = {}
         saved = 0
         while saved < len(items):
             started = loop.time()
-            waiting = [number for number in range(saved, len(items)) if number not in settled]
+            waiting = [number for number in range(saved, len(items)) if number not in settled][: concurrency.number]
             outcomes = await asyncio.gather(*(self._settle(record, source, items[number]) for number in waiting))
+            concurrency.adapt(outcomes)
             settled |= {number: one for number, one in zip(waiting, outcomes, strict=True) if isinstance(one, Settled)}
             end = next((number for number in range(saved, len(items)) if number not in settled), len(items))
             until = max((one.until_ms for one in outcomes if isinstance(one, Throttled)), default=None)
@@ -176,7 +180,7 @@ class ReplaySender:
     async def _send(self, record: ReplayRecord, command: ReplayCommand) -> Settled | Throttled:
         until_ms = self._share_ends(command)
         if until_ms is not None:
-            return Throttled(until_ms)
+            return Throttled(until_ms, is_refusal=False)
         outcome = await self._dispatch(record, command)
         if isinstance(outcome, Settled) and outcome.reason in _OLD_SECRET:  # perhaps rotated a moment ago
             tenant, _, service = command.source.partition("/")
