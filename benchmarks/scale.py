@@ -84,7 +84,10 @@ class Comparison:
 
     @property
     def ratio(self) -> float | None:
-        return None if self.few is None or self.many is None else self.many.sum / self.few.sum
+        """None if it was not measured, or so shortly that less was used than without requests."""
+        if self.few is None or self.many is None or min(self.few.sum, self.many.sum) <= 0:
+            return None
+        return self.many.sum / self.few.sum
 
     @property
     def is_flat(self) -> bool:
@@ -93,14 +96,8 @@ class Comparison:
     def cells(self) -> list[object]:
         if self.few is None or self.many is None:
             return [self.part, self.operation, "not measured", "", "", "no"]
-        return [
-            self.part,
-            self.operation,
-            _shown(self.few),
-            _shown(self.many),
-            f"{self.ratio:.2f}",
-            "yes" if self.is_flat else "no",
-        ]
+        ratio = "" if self.ratio is None else f"{self.ratio:.2f}"
+        return [self.part, self.operation, _shown(self.few), _shown(self.many), ratio, "yes" if self.is_flat else "no"]
 
 
 def _shown(cost: Cost, scale: float = 1e6) -> str:
@@ -122,6 +119,8 @@ class Site:
     async def post(self, path: str, body: object, *, content_type: str = "application/json") -> object:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         async with self.session.post(path, data=data, headers={"Content-Type": content_type}) as answer:
+            if answer.status == 503:
+                raise Busy(f"{path} was answered 503: {await answer.text()}")
             if answer.status >= 300:
                 raise SystemExit(f"{path} was answered {answer.status}: {await answer.text()}")
             return await answer.json() if "json" in answer.headers.get("Content-Type", "") else None
@@ -156,6 +155,21 @@ class Site:
         if not found:
             raise SystemExit("/metrics has no postroad_jobs_behind_frames")
         return sum(map(float, found))
+
+
+class Busy(Exception):
+    """The installation asks to try again later."""
+
+
+async def patiently(work: Callable[[], Awaitable[object]]) -> None:
+    """For filling, of which a part may be done twice: many queues are created at once, each with a sync of the filesystem."""
+    for pause in (1, 2, 4, 8):
+        try:
+            await work()
+            return
+        except Busy:
+            await asyncio.sleep(pause)
+    await work()
 
 
 async def concurrently(count: int, work: Callable[[], Awaitable[object]]) -> None:
@@ -217,7 +231,7 @@ async def fill_queue(site: Site, name: str, count: int) -> None:
 
     async def publish_batches() -> None:
         for _ in batches:
-            await site.post(f"/v1/queues/{name}/messages/batch", body)
+            await patiently(lambda: site.post(f"/v1/queues/{name}/messages/batch", body))
 
     await asyncio.gather(*(publish_batches() for _ in range(8)))
 
@@ -229,7 +243,12 @@ async def depth(few: Site, many: Site, size: Size) -> None:
 
 async def queues(few: Site, many: Site, size: Size) -> None:
     numbers = itertools.count()
-    await concurrently(size.queues, lambda: many.post(f"/v1/queues/q{next(numbers)}/messages", {"payload": PAYLOAD}))
+
+    async def create() -> None:
+        path = f"/v1/queues/q{next(numbers)}/messages"
+        await patiently(lambda: many.post(path, {"payload": PAYLOAD}))
+
+    await concurrently(size.queues, create)
 
 
 async def sessions(few: Site, many: Site, size: Size) -> None:
@@ -239,7 +258,7 @@ async def sessions(few: Site, many: Site, size: Size) -> None:
     async def subscribe(site: Site) -> None:
         number = next(numbers)
         body = {"sessionId": f"s{number:08d}", "streamId": f"source{number % max(1, size.sessions // 100)}"}
-        await site.post("/v1/default/subscribe", body)
+        await patiently(lambda: site.post("/v1/default/subscribe", body))
 
     for number in range(max(1, size.sessions // 100)):
         await many.put(f"/v1/stream/source{number}")
@@ -301,7 +320,8 @@ async def measured_part(part: str, few: Server, many: Server, size: Size, second
         try:
             async with asyncio.timeout(seconds):
                 return await measured(part, *sites, size)
-        except TimeoutError:
+        except (TimeoutError, Busy) as problem:
+            print(f"{part}: {str(problem) or 'no time was left'}", flush=True)
             return [Comparison(part, "all")]
 
 

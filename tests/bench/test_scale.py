@@ -30,3 +30,10 @@ def test_what_was_not_measured_is_not_flat() -> None:
 
     assert not found.is_flat
     assert found.cells() == ["queues", "all", "not measured", "", "", "no"]
+
+
+@pytest.mark.parametrize(("few", "many"), [(Cost(1, 1), Cost(1, -2)), (Cost(-2, 1), Cost(1, 1))])
+def test_a_measurement_that_is_shorter_than_the_work_at_intervals_has_no_verdict(few: Cost, many: Cost) -> None:
+    found = Comparison("queues", "publish", few, many)
+
+    assert (found.ratio, found.is_flat) == (None, False)
