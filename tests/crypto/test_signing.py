@@ -1,4 +1,6 @@
 import base64
+import hashlib
+import hmac
 import itertools
 
 import pytest
@@ -30,6 +32,14 @@ def rejects(signer: Signer, owner: bytes, token: str) -> bool:
 @given(st.binary(), st.binary())
 def test_a_token_is_verified_for_its_owner(owner: bytes, body: bytes) -> None:
     assert SIGNER.verify(owner, SIGNER.sign(owner, body)) == body
+
+
+@given(st.binary(), st.binary())
+def test_a_token_has_the_number_of_its_key_a_tag_and_its_body(owner: bytes, body: bytes) -> None:
+    """Stored receipts and tokens of earlier versions stay valid."""
+    derived = hmac.digest(KEY.encode(), b"postroad seal 1 receipt", hashlib.sha256)
+    tag = hmac.digest(derived, len(owner).to_bytes(4, "big") + owner + body, hashlib.sha256)[:16]
+    assert raw(SIGNER.sign(owner, body)) == key_number(derived) + tag + body
 
 
 @given(st.binary(), st.binary(max_size=200))

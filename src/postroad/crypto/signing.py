@@ -11,7 +11,10 @@ import binascii
 import hashlib
 import hmac
 
+from postroad.crypto.hmac_key import HmacKey
+
 _TAG_BYTES = 16
+_FROM_URL_SAFE = bytes.maketrans(b"-_", b"+/")
 
 
 class SignatureInvalid(Exception):
@@ -23,7 +26,7 @@ class Signer:
 
     def __init__(self, platform_keys: tuple[str, ...], kind: str) -> None:
         keys = [hmac.digest(key.encode(), b"postroad seal 1 " + kind.encode(), hashlib.sha256) for key in platform_keys]
-        self._keys = [(key_number(key), key) for key in keys]
+        self._keys = [(key_number(key), HmacKey(key)) for key in keys]
 
     def sign(self, owner: bytes, body: bytes) -> str:
         number, newest = self._keys[0]
@@ -32,7 +35,8 @@ class Signer:
     def verify(self, owner: bytes, token: str) -> bytes:
         """The token's body. Raises SignatureInvalid."""
         try:
-            raw = base64.b64decode(token.encode("ascii") + b"=" * (-len(token) % 4), altchars=b"-_", validate=True)
+            text = token.encode("ascii").translate(_FROM_URL_SAFE) + b"=" * (-len(token) % 4)
+            raw = binascii.a2b_base64(text, strict_mode=True)  # without the checks of `base64.b64decode`, half the time
         except (binascii.Error, ValueError) as exc:
             raise SignatureInvalid from exc
         tag, body = raw[1 : 1 + _TAG_BYTES], raw[1 + _TAG_BYTES :]
@@ -51,5 +55,5 @@ def key_number(key: bytes) -> bytes:
     return bytes([number & 0x7F if number >> 2 == 62 else number])
 
 
-def _tag(key: bytes, owner: bytes, body: bytes) -> bytes:
-    return hmac.digest(key, len(owner).to_bytes(4, "big") + owner + body, hashlib.sha256)[:_TAG_BYTES]
+def _tag(key: HmacKey, owner: bytes, body: bytes) -> bytes:
+    return key.sign(len(owner).to_bytes(4, "big") + owner, body)[:_TAG_BYTES]

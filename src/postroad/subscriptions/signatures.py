@@ -6,37 +6,18 @@ one until that is retired.
 """
 
 import base64
-import hashlib
 import secrets
 from collections.abc import Sequence
 
 from postroad import webhooks
+from postroad.crypto.hmac_key import HmacKey
 
 SECRET_PREFIX = "whsec_"  # noqa: S105  # the prefix of a secret in the Standard Webhooks notation
 _SECRET_BYTES = 24
-_BLOCK_BYTES = 64  # of SHA-256
 
 
 def new_secret() -> str:
     return SECRET_PREFIX + base64.b64encode(secrets.token_bytes(_SECRET_BYTES)).decode()
-
-
-class _HmacKey:
-    """HMAC-SHA256 with one key, whose two blocks are hashed once: a third of the time of `hmac.digest` for a short message."""
-
-    __slots__ = ("_inner", "_outer")
-
-    def __init__(self, key: bytes) -> None:
-        block = (key if len(key) <= _BLOCK_BYTES else hashlib.sha256(key).digest()).ljust(_BLOCK_BYTES, b"\0")
-        self._inner = hashlib.sha256(bytes(byte ^ 0x36 for byte in block))
-        self._outer = hashlib.sha256(bytes(byte ^ 0x5C for byte in block))
-
-    def sign(self, prefix: bytes, body: bytes) -> bytes:
-        inner, outer = self._inner.copy(), self._outer.copy()
-        inner.update(prefix)
-        inner.update(body)
-        outer.update(inner.digest())
-        return outer.digest()
 
 
 class Signer:
@@ -45,7 +26,7 @@ class Signer:
     __slots__ = ("_decoded", "_text")
 
     def __init__(self, secret: str) -> None:
-        self._text, self._decoded = _HmacKey(secret.encode()), _HmacKey(webhooks.decoded_secret(secret))
+        self._text, self._decoded = HmacKey(secret.encode()), HmacKey(webhooks.decoded_secret(secret))
 
     def mq_signature(self, timestamp: str, body: bytes) -> str:
         """`sha256=<hex>` of the HMAC over `<timestamp>.<body>`, keyed with the text of the secret."""
