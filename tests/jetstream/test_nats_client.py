@@ -130,7 +130,7 @@ async def test_what_is_written_without_a_connection_is_sent_after_the_reconnect(
 async def test_a_handler_that_raises_stops_no_other_message() -> None:
     server, seen = _Server(), list[bytes]()
 
-    def handle(_subject: str, _reply: str, _headers: dict[str, str] | None, data: bytes) -> None:
+    def handle(_subject: str, _reply: str, _headers: bytes, data: bytes) -> None:
         seen.append(data)
         raise asyncio.CancelledError if data == b"1" else ValueError
 

@@ -14,7 +14,8 @@ class _Recorder:
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
 
-    def on_message(self, sid: int, subject: str, reply: str, headers: dict[str, str] | None, data: bytes) -> None:
+    def on_message(self, sid: int, subject: str, reply: str, header_block: bytes, data: bytes) -> None:
+        headers = parse_headers(header_block) if header_block else None
         self.calls.append(("message", sid, subject, reply, headers, data))
 
     def on_info(self, info: ServerInfo) -> None:

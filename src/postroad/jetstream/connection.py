@@ -21,7 +21,7 @@ import structlog
 
 from postroad.jetstream.api_errors import NO_RESPONDERS, ApiError, ApiFailure, translate
 from postroad.jetstream.health_rules import eligible_servers, next_server
-from postroad.jetstream.incoming_message import IncomingMessage
+from postroad.jetstream.incoming_message import IncomingMessage, Received
 from postroad.jetstream.nats_client import NO_CONNECTION, NatsClient
 from postroad.jetstream.nats_credentials import Credentials
 from postroad.jetstream.nats_session import SessionSettings
@@ -62,16 +62,14 @@ class ConnectionLost(Exception):
     """The connection was lost before the reply arrived: the request may or may not have been executed."""
 
 
-@dataclass(slots=True)
-class Reply:
-    """Payload and headers of a reply."""
+class Reply(Received):
+    """A reply to a request."""
 
-    data: bytes
-    headers: dict[str, str] | None = None
+    __slots__ = ()
 
     @property
     def status(self) -> str:
-        return (self.headers or {}).get("Status", "")
+        return self.headers.get("Status", "") if self.header_block else ""
 
 
 OnReply = Callable[[Reply | ConnectionLost], None]
@@ -298,11 +296,11 @@ class Connection:
         self._replies.pop(reply_subject, None)
         self._reply_queues.pop(reply_subject, None)
 
-    def _on_reply(self, subject: str, _reply: str, headers: dict[str, str] | None, data: bytes) -> None:
+    def _on_reply(self, subject: str, _reply: str, header_block: bytes, data: bytes) -> None:
         if (on_reply := self._replies.pop(subject, None)) is not None:
-            on_reply(Reply(data, headers))
+            on_reply(Reply(data, header_block))
         elif (queue := self._reply_queues.get(subject)) is not None:
-            queue.put_nowait(Reply(data, headers))
+            queue.put_nowait(Reply(data, header_block))
 
     async def request(self, subject: str, payload: bytes = b"", *, timeout: float | None = None) -> Reply:
         """Send a request and return its reply; status 503 means no responders. Raises ConnectionLost, TimeoutError."""
@@ -375,8 +373,8 @@ class Connection:
         follow.
         """
 
-        def handle(subject: str, reply: str, headers: dict[str, str] | None, data: bytes) -> None:
-            handler(IncomingMessage(subject, reply, headers, data))
+        def handle(subject: str, reply: str, header_block: bytes, data: bytes) -> None:
+            handler(IncomingMessage(data, header_block, subject, reply))
 
         return partial(self._end, self._client.subscribe(subject, handle), barrier or self._client.round_trip)
 

@@ -1,11 +1,28 @@
-"""A message of a subscription."""
+"""What a NATS server sends: a message of a subscription, or a reply."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from postroad.jetstream.nats_parser import parse_headers
 
 
 @dataclass(slots=True)
-class IncomingMessage:
-    subject: str
-    reply: str  # where a response is expected; empty: nowhere
-    headers: dict[str, str] | None
+class Received:
+    """Data with headers. They are parsed when somebody asks for them: of most messages nobody does."""
+
     data: bytes
+    header_block: bytes = b""  # as sent; empty: no headers
+    _headers: dict[str, str] | None = field(init=False, default=None)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        if self._headers is None:
+            self._headers = parse_headers(self.header_block) if self.header_block else {}
+        return self._headers
+
+
+@dataclass(slots=True)
+class IncomingMessage(Received):
+    """A message of a subscription."""
+
+    subject: str = ""
+    reply: str = ""  # where a response is expected; empty: nowhere

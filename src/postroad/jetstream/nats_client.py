@@ -22,7 +22,7 @@ _UNSENT_BYTES_MAX = 256 * 1024 * 1024  # while there is no connection
 _FINAL_ERRORS = ("authorization violation", "authentication expired", "authentication revoked", "authentication timeout")
 NO_CONNECTION = (OSError, TimeoutError, NatsError, ProtocolViolation, ValueError)
 
-MessageHandler = Callable[[str, str, dict[str, str] | None, bytes], None]  # subject, reply, headers, data
+MessageHandler = Callable[[str, str, bytes, bytes], None]  # subject, reply, headers as sent, data
 
 log = structlog.get_logger("postroad.jetstream")
 
@@ -224,12 +224,12 @@ class NatsClient:
 
     # What the session calls
 
-    def _on_message(self, sid: int, subject: str, reply: str, headers: dict[str, str] | None, data: bytes) -> None:
+    def _on_message(self, sid: int, subject: str, reply: str, header_block: bytes, data: bytes) -> None:
         subscription = self._handlers.get(sid)
         if subscription is None:
             return
         try:
-            subscription[1](subject, reply, headers, data)
+            subscription[1](subject, reply, header_block, data)
         except (Exception, asyncio.CancelledError):  # a bug, or of a cancelled caller: messages to others must go on
             log.exception("message_handler_failed", subject=subject)
 

@@ -30,7 +30,8 @@ class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
 class Receiver(Protocol):
     """Takes what the server sent, in order."""
 
-    def on_message(self, sid: int, subject: str, reply: str, headers: dict[str, str] | None, data: bytes) -> None: ...
+    def on_message(self, sid: int, subject: str, reply: str, header_block: bytes, data: bytes) -> None:
+        """`header_block` for `parse_headers`, empty without headers."""
 
     def on_info(self, info: ServerInfo) -> None: ...
 
@@ -94,7 +95,7 @@ class NatsParser:
                 _number(words[1]),
                 words[0].decode(),
                 words[2].decode() if len(words) == 4 else "",
-                parse_headers(data[body : body + header_size]) if header_size else None,
+                data[body : body + header_size],
                 data[body + header_size : end],
             )
             position = end + 2

@@ -19,7 +19,7 @@ PORT = 4222
 _SECURE_SCHEME = "tls"
 _UNSENT_BYTES_MAX = 256 * 1024 * 1024  # then the server takes nothing any more
 
-OnMessage = Callable[[int, str, str, dict[str, str] | None, bytes], None]
+OnMessage = Callable[[int, str, str, bytes, bytes], None]
 
 
 class NatsError(Exception):
@@ -162,8 +162,8 @@ class NatsSession(asyncio.Protocol):
 
     # What the parser calls
 
-    def on_message(self, sid: int, subject: str, reply: str, headers: dict[str, str] | None, data: bytes) -> None:
-        self.callbacks.on_message(sid, subject, reply, headers, data)
+    def on_message(self, sid: int, subject: str, reply: str, header_block: bytes, data: bytes) -> None:
+        self.callbacks.on_message(sid, subject, reply, header_block, data)
 
     def on_info(self, info: ServerInfo) -> None:
         self.info = info

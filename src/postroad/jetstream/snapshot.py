@@ -64,7 +64,7 @@ class _Transfer:
                 if message.reply:
                     self._connection.publish(message.reply, b"")
                 return
-            headers = message.headers or {}
+            headers = message.headers
             if headers.get("Status", "204") not in ("200", "204"):
                 raise EngineUnavailable(f"the snapshot failed: {headers.get('Description') or headers['Status']}")
             self._ended.set_result(None)

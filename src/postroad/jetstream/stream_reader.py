@@ -207,7 +207,7 @@ async def _batch(connection: Connection, stream: str, body: dict[str, object]) -
                 async with asyncio.timeout(seconds) as timeout:
                     reply = await replies.get()
                     timeout.reschedule(asyncio.get_running_loop().time() + connection.settings.request_timeout)
-                    while reply is not None and _POSITION in (headers := reply.headers or {}):
+                    while reply is not None and _POSITION in (headers := reply.headers):
                         entries.append(entry_of(reply.data, headers))
                         reply = await replies.get()
             finally:
@@ -288,7 +288,7 @@ async def _direct_get(connection: Connection, target: str, body: bytes) -> Reply
             async with asyncio.timeout_at(deadline):
                 await connection.wait_up()
                 reply = await connection.request(f"$JS.API.DIRECT.GET.{target}", body)
-            if reply.status != "503" or _POSITION in (reply.headers or {}):
+            if reply.status != "503" or _POSITION in reply.headers:
                 return reply
             kind = EngineNoResponders
         except (ConnectionLost, TimeoutError):
@@ -299,8 +299,8 @@ async def _direct_get(connection: Connection, target: str, body: bytes) -> Reply
 
 
 async def _durable_entry(connection: Connection, stream: str, reply: Reply) -> Entry | None:
-    if _POSITION not in (reply.headers or {}):
+    if _POSITION not in reply.headers:
         return None
-    entry = entry_of(reply.data, reply.headers or {})
+    entry = entry_of(reply.data, reply.headers)
     await connection.store_sync.wait(stream, entry.sequence)
     return entry

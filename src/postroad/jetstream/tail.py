@@ -96,7 +96,7 @@ class Tail:
             await unsubscribe()
 
     def _on_message(self, message: IncomingMessage) -> None:
-        self._connection.store_sync.observe(self._source.stream, int((message.headers or {}).get("Nats-Sequence", 0)))
+        self._connection.store_sync.observe(self._source.stream, int(message.headers.get("Nats-Sequence", 0)))
         try:
             self._inbox.put_nowait(message)
         except asyncio.QueueFull:  # it is read from the stream later
@@ -109,7 +109,7 @@ class Tail:
             self._inbox.put_nowait(None)
 
     async def _handle(self, message: IncomingMessage) -> None:
-        headers = message.headers or {}
+        headers = message.headers
         sequence = int(headers["Nats-Sequence"])
         if sequence <= self.position:
             return
