@@ -1,4 +1,4 @@
-"""Processor time of requests of this checkout beside another one, such as a clone of an earlier commit.
+"""Processor time per message of requests of this checkout beside another one, such as a clone of an earlier commit.
 
     .venv/bin/python -m benchmarks.checkouts OTHER [--rounds 8] [--seconds 1] [--sync 2s] [--connections 64]
 
@@ -22,7 +22,9 @@ from benchmarks.pulling import pulled
 from benchmarks.topics import processes, processor_seconds
 
 _ROOT = Path(__file__).parents[1]
-_FILL_SECONDS = 2.0
+_FILL_SECONDS = 6.0  # batches take more than a round publishes
+_BATCH = 10
+_BATCHES = f"pull {_BATCH} and ack"
 
 
 @dataclass(slots=True)
@@ -34,9 +36,7 @@ class Side:
 
     def run(self, load: str, connections: int, seconds: float) -> None:
         before = self._seconds()
-        outcome: Load = (
-            published(self.queue, connections, seconds) if load == "publish" else pulled(self.queue, connections, seconds, 0).load
-        )
+        outcome = _loaded(self.queue, load, connections, seconds)
         done = outcome.per_second * seconds
         for role, used in self._seconds().items():
             self.costs.setdefault((load, role), []).append(1e6 * (used - before.get(role, 0)) / max(done, 1))
@@ -44,6 +44,13 @@ class Side:
 
     def _seconds(self) -> dict[str, float]:
         return {role: processor_seconds(pids) for role, pids in processes(self.server.pid).items()}
+
+
+def _loaded(queue: Queue, load: str, connections: int, seconds: float) -> Load:
+    if load == "publish":
+        return published(queue, connections, seconds)
+    consumed = queue.of_batches(_BATCH) if load == _BATCHES else queue
+    return pulled(consumed or queue, connections, seconds, 0).load
 
 
 def main() -> None:
@@ -63,7 +70,7 @@ def main() -> None:
         for side in (this, other):
             published(side.queue, 64, _FILL_SECONDS)
         for number in range(chosen.rounds):
-            for load in ("publish", "pull and ack"):
+            for load in ("publish", "pull and ack", _BATCHES):
                 for side in (this, other) if number % 2 else (other, this):
                     side.run(load, chosen.connections, chosen.seconds)
     rows = []
