@@ -12,8 +12,9 @@ from postroad.http.body_waits import BodyWaits
 from postroad.http.request import Asgi, ResponseCycle, Scope
 from postroad.http.request_cycle import RequestCycle
 from postroad.kernel import identity
+from postroad.kernel.clock import rfc3339
 from tests.access.control import KEYS, SETTINGS
-from tests.gateway import Answer, Client, Gateway, Tenant
+from tests.gateway import Answer, Client, Gateway, ShiftedClock, Tenant
 from tests.http.small import raw_connection
 from tests.waiting import eventually
 
@@ -75,7 +76,103 @@ async def test_busy_routes_are_served_with_callbacks(tenant: Tenant, paths: Path
         assert (await tenant.client.post("/v1/stream/s", data=b"x", **text)).status == 204
     (await tenant.client.put("/v1/topics/t", {})).ok(201)
     (await tenant.client.post("/v1/topics/t/messages", {"subject": "a", "payload": 1})).ok(201)
-    assert paths.taken == [f"{queue}/messages", "/v1/stream/s", "/v1/stream/s", "/v1/topics/t/messages"]
+    published = [f"{queue}/messages", "/v1/stream/s", "/v1/stream/s", "/v1/topics/t/messages"]
+    assert paths.taken == published
+    [message] = await pulled(tenant, queue)
+    (await tenant.ack(queue, message["receiptId"])).ok()
+    assert paths.taken[-2:] == [f"{queue}/pull", f"{queue}/ack"] and not paths.left[3:]
+
+
+async def pulled(tenant: Tenant, queue: str, count: int = 1) -> list[dict[str, Any]]:
+    """Messages of pulls that do not wait, once there are some. (One that was just published may not be ready yet.)"""
+    found = list[dict[str, Any]]()
+
+    async def is_ready() -> bool:
+        found.extend(await tenant.pull(queue, count - len(found), visibilityTimeoutMs=60_000))
+        return len(found) == count
+
+    await eventually(is_ready)
+    return found
+
+
+async def test_unusual_pulls_and_acks_are_left_to_the_handler(gateway: Gateway, tenant: Tenant, paths: Paths) -> None:
+    plain, ordered, ranked = await tenant.queue(), await tenant.queue("o", ordered=True), await tenant.queue("r")
+    await tenant.publish(ranked, 1, priority="high")
+    for queue in (plain, ordered):
+        await tenant.publish(queue, 1)
+    [high], [first] = await pulled(tenant, ranked), await pulled(tenant, ordered)
+    [message] = await pulled(tenant, plain)
+    paths.taken.clear()
+    client, batch = tenant.client, {"Accept": "application/cloudevents-batch+json"}
+    assert await tenant.pull(plain, waitMs=1) == []
+    assert await tenant.pull(ordered) == await tenant.pull(ranked) == []
+    assert (await client.post(f"{plain}/pull", {}, headers=batch)).status == 200
+    (await client.post(f"{plain}/pull", {"maxMessages": 1001})).problem(422, "invalid-body")
+    (await client.post(f"{plain}/pull", {"receiveId": "x" * 20})).problem(422, "invalid-body")
+    (await client.post("/v1/queues/none/pull", {})).problem(404, "queue-not-found")
+    (await client.post(f"{plain}/ack", {"receiptId": "x" * 120})).problem(400, "receipt-invalid")
+    (await client.post(f"{plain}/ack", {})).problem(422, "invalid-body")
+    (await tenant.ack(ordered, first["receiptId"])).ok()
+    assert not paths.taken
+    (await tenant.ack(ranked, high["receiptId"])).ok()
+    both = (await client.post(f"{plain}/ack", {"receiptIds": [message["receiptId"], "x" * 120]})).ok()
+    assert [one["ok"] for one in both["results"]] == [True, False]
+    assert paths.taken == [f"{ranked}/ack"]
+
+
+async def test_a_pull_passes_over_messages_that_ended_meanwhile(
+    gateway: Gateway, tenant: Tenant, clock: ShiftedClock, paths: Paths
+) -> None:
+    """They become dead letters, or are deleted, by a task; then the pull continues."""
+    queue = await tenant.queue(maxAttempts=1)
+    await tenant.publish(queue, "tried")
+    [tried] = await pulled(tenant, queue)
+    await tenant.publish(queue, "expired", expiresAt=rfc3339(clock() + 60_000))
+    (await tenant.client.post(f"{queue}/nack", {"receiptId": tried["receiptId"], "action": "requeue"})).ok()
+    clock.ahead_ms += 61_000
+    await tenant.publish(queue, "kept")
+    [kept] = await pulled(tenant, queue)
+    assert kept["payload"] == "kept" and f"{queue}/pull" in paths.taken
+    (await tenant.ack(queue, kept["receiptId"])).ok()
+
+    async def is_empty() -> bool:
+        return not any((await tenant.stats(queue)).values())
+
+    await eventually(is_empty)
+    assert [one["payload"] for one in (await tenant.client.get(f"{queue}/dlq")).ok()["messages"]] == ["tried"]
+
+
+async def test_a_large_pull_is_leased_as_by_the_handler(gateway: Gateway, tenant: Tenant) -> None:
+    queue = await tenant.queue()
+
+    async def pull() -> list[int]:
+        for _ in range(3):
+            await tenant.publish(queue, "x" * 150_000)
+        return [len(one["payload"]) for one in await pulled(tenant, queue, 3)]
+
+    assert await on_both_paths(gateway, pull) == [[150_000] * 3] * 2
+
+
+async def test_leases_and_acks_have_the_same_events_on_both_paths(gateway: Gateway, tenant: Tenant) -> None:
+    queue = await tenant.queue()
+
+    async def consume() -> None:
+        await tenant.publish(queue, 1)
+        [message] = await pulled(tenant, queue)
+        (await tenant.client.post(f"{queue}/ack", {"receiptIds": [message["receiptId"]]})).ok()
+
+    await on_both_paths(gateway, consume)
+
+    async def consumed() -> list[dict[str, Any]]:
+        found = [event for event in await tenant.events() if event["event"] in ("job.leased", "job.done")]
+        return found if len(found) == 4 else []
+
+    await eventually(consumed)
+    events = await consumed()
+    for kind in ("job.leased", "job.done"):
+        first, second = (event for event in events if event["event"] == kind)
+        assert list(first) == list(second)
+        assert first["key_id"] == second["key_id"] == tenant.record.id and first["attempt"] == second["attempt"] == 1
 
 
 async def test_responses_are_the_same(gateway: Gateway, tenant: Tenant) -> None:
@@ -97,6 +194,11 @@ async def test_responses_are_the_same(gateway: Gateway, tenant: Tenant) -> None:
         lambda: tenant.client.post("/v1/queues/none/messages", {"payload": 1}),
         lambda: tenant.client.post("/v1/stream/none", data=b"x", **text),
         lambda: tenant.client.post(f"{queue}/messages", {"payload": 1}, headers={"X-Postroad-Tenant": "another"}),
+        lambda: tenant.client.post(f"{queue}/pull", {}),
+        lambda: tenant.client.post(f"{queue}/pull", data=b""),
+        lambda: tenant.client.post(f"{queue}/pull", {"visibilityTimeoutMs": 1}),
+        lambda: tenant.client.post("/v1/queues/none/pull", {}),
+        lambda: tenant.client.post(f"{queue}/ack", {"receiptId": "x"}),
     ):
         first, second = await on_both_paths(gateway, call)
         assert shape(first) == shape(second)
@@ -292,7 +394,7 @@ async def test_other_requests_do_not_wait_for_their_bodies(gateway: Gateway, ten
     paths.waited = 0
     request = publish_bytes(gateway.with_key("pr_" + "x" * 40), queue)
     for other in (
-        request.replace(b"/messages", b"/ack"),  # a route without callbacks
+        request.replace(b"/messages", b"/nack"),  # a route without callbacks
         request.replace(b"/messages", b"/none"),
         request.replace(b"content-length", b"expect: 100-continue\r\ncontent-length"),
     ):
@@ -369,6 +471,39 @@ async def test_a_client_that_is_gone_does_not_stop_the_publish(gateway: Gateway,
     await eventually(are_both_ready)
     await eventually(lambda: gateway.node.app.open_requests == 0)
     assert gateway.node.app._admission.worker.requests == 0
+
+
+@pytest.mark.parametrize(
+    "broken_at",
+    [
+        ("pull", "postroad.queues.lease_log.LeaseLog.record"),
+        ("pull", "postroad.queues.lease_plan.LeasePlan.add"),
+        ("ack", "postroad.queues.lease_log.LeaseLog.record"),
+        ("ack", "postroad.queues.throughput.Throughput.add_completed"),
+    ],
+)
+async def test_a_bug_of_a_pull_or_an_ack_is_a_500_and_the_request_ends(
+    gateway: Gateway, tenant: Tenant, monkeypatch: pytest.MonkeyPatch, broken_at: tuple[str, str]
+) -> None:
+    queue, (operation, place) = await tenant.queue(), broken_at
+    for _ in range(2):
+        await tenant.publish(queue, 1)
+    [message, _] = await pulled(tenant, queue, 2)
+    await tenant.publish(queue, 1)
+
+    async def is_ready() -> bool:
+        return (await tenant.stats(queue))["ready"] == 1
+
+    await eventually(is_ready)
+
+    def broken(*_arguments: object, **_more: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(place, broken)
+    body = {} if operation == "pull" else {"receiptId": message["receiptId"]}
+    async with asyncio.timeout(30):
+        (await tenant.client.post(f"{queue}/{operation}", body)).problem(500, "internal")
+    assert gateway.node.app.open_requests == 0
 
 
 async def test_a_bug_is_a_500_and_the_request_ends(gateway: Gateway, tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:

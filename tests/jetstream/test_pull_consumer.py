@@ -1,11 +1,12 @@
 import asyncio
 import time
 from collections import Counter
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from tests.jetstream.streams import committer_of, entries_of, make_stream, new_message
 from tests.servers import OpenConnection, Server, TcpProxy, restart
 from tests.waiting import eventually
@@ -16,7 +17,8 @@ from postroad.jetstream.connection import Connection
 from postroad.jetstream.deliveries import ACK, Delivery, DeliveryRef, nak
 from postroad.jetstream.management import consumer_state
 from postroad.jetstream.pull_consumer import PullConsumer, ensure_work_consumer
-from postroad.kernel.errors import Draining, EngineUnavailable
+from postroad.kernel.errors import Draining, EngineUnavailable, Maintenance
+from postroad.kernel.futures import resolve
 
 LONG_MS = 60_000
 
@@ -50,6 +52,11 @@ class _Queue:
 
     async def ack(self, *found: Delivery) -> None:
         await self.work.acknowledge([(one.ref, ACK) for one in found])
+
+    async def ack_by_callback(self, *found: Delivery) -> None:
+        acknowledged: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.work.acknowledge_callback([(one.ref, ACK) for one in found], partial(resolve, acknowledged))
+        await acknowledged
 
     async def left(self) -> list[bytes]:
         return [entry.payload for entry in await entries_of(self.connection, self.name)]
@@ -248,8 +255,8 @@ async def test_a_lease_can_be_released_early(queue: _Queue) -> None:
 async def test_an_unconfirmed_lease_is_effective(queue: _Queue) -> None:
     await queue.publish(b"1")
     found = await queue.work.pull(1, 5)
-    await queue.work.send_acknowledgements([(one.ref, nak(LONG_MS)) for one in found])
-    await queue.work.send_acknowledgements([])
+    queue.work.send_acknowledgements([(one.ref, nak(LONG_MS)) for one in found])
+    queue.work.send_acknowledgements([])
     state = await consumer_state(queue.connection, queue.name, "work")
     assert state is not None and state.num_ack_pending == 1
     assert await queue.pull(wait_seconds=0.1) == []
@@ -655,7 +662,8 @@ def test_a_nak_has_its_delay_in_nanoseconds_or_none() -> None:
     assert nak(0) == nak(-5) == b"-NAK"
 
 
-async def test_an_ack_of_a_delivery_unknown_to_the_engine_deletes_the_message(queue: _Queue) -> None:
+@pytest.mark.parametrize("ack", [_Queue.ack, _Queue.ack_by_callback])
+async def test_an_ack_of_a_delivery_unknown_to_the_engine_deletes_the_message(queue: _Queue, ack: Any) -> None:
     """The server may forget a delivery in a crash right after the lease, although its consumer has processed the message."""
     await queue.publish(b"done", b"not done")
     [done] = await queue.take(1)
@@ -663,10 +671,52 @@ async def test_an_ack_of_a_delivery_unknown_to_the_engine_deletes_the_message(qu
     assert stored is not None
     numbers = replace(done.ref, stream_sequence=2, consumer_sequence=99, stored_at_ns=stored.at_ms * 1_000_000)
 
-    await queue.ack(Delivery(numbers, b""))
-    await queue.ack(Delivery(numbers, b""))
+    await ack(queue, Delivery(numbers, b""))
+    await ack(queue, Delivery(numbers, b""))
 
     assert await queue.left() == [b"done"]
+    assert queue.connection.writes.in_progress == 0
+
+
+async def test_acks_by_callback_are_confirmed_and_refused_during_maintenance(queue: _Queue) -> None:
+    await queue.publish(*[b"%d" % number for number in range(4)])
+    first, *others = await queue.take(4)
+    await queue.ack_by_callback(*others)
+    assert await queue.left() == [first.payload]
+    queue.connection.writes.hold("a backup", 1)
+    with pytest.raises(Maintenance):
+        await queue.ack_by_callback(first)
+    queue.connection.writes.release()
+    assert await queue.left() == [first.payload]
+    assert queue.connection.writes.in_progress == 0
+
+
+async def test_an_ack_by_callback_is_repeated_after_a_loss_of_the_connection(queue: _Queue) -> None:
+    await queue.publish(b"1", b"2")
+    found = await queue.take(2)
+    queue.connection._client.drop()
+    await queue.ack_by_callback(*found)
+    assert await queue.left() == []
+    assert queue.connection.writes.in_progress == 0
+
+
+async def test_a_pull_by_callback_gets_what_is_ready_or_the_error(queue: _Queue) -> None:
+    await queue.publish(b"1", b"2")
+
+    def pull(count: int) -> "asyncio.Future[list[Delivery]]":
+        pulled: asyncio.Future[list[Delivery]] = asyncio.get_running_loop().create_future()
+        queue.work.pull_callback(count, partial(resolve, pulled))
+        return pulled
+
+    found = list[Delivery]()
+    while len(found) < 2:
+        found += await pull(3 - len(found))
+    assert [one.payload for one in found] == [b"1", b"2"]
+    assert await pull(1) == []
+    pulling = pull(1)
+    queue.work.close(EngineUnavailable("closed"))
+    with pytest.raises(EngineUnavailable):
+        await pulling
 
 
 async def test_an_ack_of_a_message_of_a_deleted_stream_does_not_affect_the_recreated_one(queue: _Queue) -> None:

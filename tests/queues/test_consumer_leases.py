@@ -14,6 +14,8 @@ from tests.gateway import Tenant
 from tests.queues.test_nack import pull_consumer_of
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.usefixtures("both_paths")
+
 
 @pytest.fixture
 def leases(monkeypatch: pytest.MonkeyPatch) -> list[int]:

@@ -14,6 +14,8 @@ from postroad.queues.records import DeadLetter
 from tests.gateway import Gateway, ShiftedClock, Tenant
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.usefixtures("both_paths")
+
 
 async def nack(tenant: Tenant, queue: str, receipt: str, action: str, **more: object) -> Any:
     return (await tenant.client.post(f"{queue}/nack", {"receiptId": receipt, "action": action, **more})).ok()

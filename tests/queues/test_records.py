@@ -2,13 +2,13 @@
 
 import struct
 import uuid
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from postroad.api.queues import StrictQueueSettings
 from postroad.jetstream.stream_lifecycle import RecordState
@@ -52,7 +52,7 @@ def test_a_receipt_starts_with_its_version() -> None:
 
 def test_a_receipt_of_another_priority_has_version_2() -> None:
     for priority, number in (("high", 1), ("low", 2)):
-        body = replace(ONE, priority=priority).to_bytes()  # type: ignore[arg-type]
+        body = replace(ONE, priority=priority).to_bytes()
         assert body == b"\x02" + ONE.to_bytes()[1:] + bytes([number])
         with pytest.raises(ValueError, match="version 1, 2, 3 or 4"):
             Receipt.from_bytes(body[:-1])

@@ -48,5 +48,5 @@ async def _release(connection: Connection, stream: str, consumer: _Consumer) -> 
     for start in range(first, last + 1, _PER_WRITE):
         numbers = range(start, min(start + _PER_WRITE, last + 1))
         refs = [DeliveryRef(number, consumer.delivered.consumer_seq, 1, 0) for number in numbers]
-        await acknowledger.send_acknowledgements([(ref, nak(_SOON_MS)) for ref in refs])
+        acknowledger.send_acknowledgements([(ref, nak(_SOON_MS)) for ref in refs])
         await connection.call("INFO")  # at the pace of the server

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from postroad.kernel.buffered_metrics import Counter, Gauge, Histogram
+from postroad.kernel.buffered_metrics import Add, Counter, Gauge, Histogram, adder
 
 requests = Counter("postroad_http_requests_total", "Requests.", ["method", "route", "status"])
 request_seconds = Histogram(
@@ -31,7 +31,7 @@ class RequestMetrics:
     """Counts requests; keeps the metrics of each route, which the library looks up slowly."""
 
     def __init__(self) -> None:
-        self._counters: dict[tuple[str, str, int], Any] = {}
+        self._counters: dict[tuple[str, str, int], Add] = {}
         self._durations: dict[tuple[str, str], Any] = {}
 
     def observe(self, method: str, path: str, status: int, seconds: float) -> None:
@@ -40,8 +40,8 @@ class RequestMetrics:
             method = "other"
         counter = self._counters.get((method, path, status))
         if counter is None:
-            counter = self._counters[method, path, status] = requests.labels(method, path or "none", str(status))
-        counter.inc()
+            counter = self._counters[method, path, status] = adder(requests.labels(method, path or "none", str(status)))
+        counter(1)
         duration = self._durations.get((method, path))
         if duration is None and path:
             duration = self._durations[method, path] = request_seconds.labels(method, path)

@@ -1,13 +1,12 @@
 """Deliveries of a pull consumer, and the acknowledgements that answer them."""
 
-from dataclasses import dataclass
+import msgspec
 
 ACK = b"+ACK"
 ACK_WAIT_MARGIN_MS = 250  # of a consumer's own lease: half for the way of a delivery to its caller, half as a reserve
 
 
-@dataclass(frozen=True, slots=True)
-class DeliveryRef:
+class DeliveryRef(msgspec.Struct, frozen=True):
     """The numbers that identify one delivery of a message, sufficient to acknowledge it."""
 
     stream_sequence: int
@@ -16,8 +15,7 @@ class DeliveryRef:
     stored_at_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(msgspec.Struct, frozen=True):
     """A delivered message. The server delivered it at `requested_at` (time of the event loop) or later; None: not known."""
 
     ref: DeliveryRef

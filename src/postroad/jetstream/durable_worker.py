@@ -48,12 +48,12 @@ class DurableWorker(Generic[Work]):
             deliveries: list[Delivery] = []
             try:
                 deliveries = await queue.pull(_CONCURRENT_MAX, _PULL_SECONDS)
-                await queue.send_acknowledgements([(one.ref, nak(_LEASE_MS)) for one in deliveries])
+                queue.send_acknowledgements([(one.ref, nak(_LEASE_MS)) for one in deliveries])
                 groups = self._group(deliveries)
                 await asyncio.gather(*(self._handle(queue, work, group, handler) for work, group in groups.items()))
             except asyncio.CancelledError:  # release the requests to other processes; those already acknowledged are not affected
                 with contextlib.suppress(PostroadError):
-                    await queue.send_acknowledgements([(one.ref, nak(0)) for one in deliveries])
+                    queue.send_acknowledgements([(one.ref, nak(0)) for one in deliveries])
                 raise
             except PostroadError as error:
                 log.warning("work_delayed", stream=self._stream, code=error.code)

@@ -92,7 +92,7 @@ class OrderedPull(Generic[K]):
     async def release(self, groups: Iterable[Group[K]]) -> None:
         """Return messages to the queue."""
         for key, deliveries in groups:
-            await self.consumers[key].release([one.ref for one in deliveries])
+            self.consumers[key].release([one.ref for one in deliveries])
 
     async def _wait(self, caller: _Caller[K], seconds: float) -> list[Group[K]]:
         self._callers.append(caller)

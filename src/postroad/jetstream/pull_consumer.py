@@ -8,7 +8,8 @@ and both may come from any process, since the subject to send them to follows fr
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 
@@ -18,6 +19,7 @@ from postroad.jetstream.deliveries import ACK_WAIT_MARGIN_MS, Delivery, Delivery
 from postroad.jetstream.incoming_message import IncomingMessage
 from postroad.jetstream.management import ensure_consumer
 from postroad.kernel.errors import EngineNoResponders, EngineUnavailable, PostroadError
+from postroad.kernel.futures import resolve
 from postroad.kernel.ids import new_id
 
 _PULL_MESSAGES_MAX = 1000
@@ -40,6 +42,8 @@ _REPLICATED_PULL_ANSWER_SECONDS = 3.0  # another server may lead by then
 _BARRIER_SECONDS = 1.0
 _ACK_WAIT_MS = 10_000
 _DOUBT_SECONDS = 30.0  # after a request without an answer: then nothing can arrive for it any more
+
+OnPulled = Callable[[list[Delivery] | Exception], None]
 
 _INVALID_PULL_REQUEST = b'{"batch": "none"}'  # not a number: every server version rejects it without delivering a message
 
@@ -65,20 +69,22 @@ async def ensure_work_consumer(
 
 
 class _Caller:
-    """A caller of `pull` that waits for messages."""
+    """A caller that waits for messages, whose `on_end` is called with them or an error."""
 
-    __slots__ = ("count", "deadline", "deliveries", "future", "is_requested")
+    __slots__ = ("count", "deadline", "deliveries", "is_requested", "on_end")
 
-    def __init__(self, count: int, deadline: float) -> None:
-        self.count = count
-        self.deadline = deadline
+    def __init__(self, count: int, deadline: float, on_end: Callable[["_Caller", Exception | None], None]) -> None:
+        self.count, self.deadline, self.on_end = count, deadline, on_end
         self.deliveries: list[Delivery] = []
         self.is_requested = False  # the server was asked for its messages that are ready now
-        self.future: asyncio.Future[list[Delivery]] = asyncio.get_running_loop().create_future()
 
     @property
     def is_full(self) -> bool:
         return len(self.deliveries) >= self.count
+
+    def end(self, problem: Exception | None = None) -> None:
+        """Call `on_end` soon: the task that serves the callers first asks for the messages of others."""
+        asyncio.get_running_loop().call_soon(self.on_end, self, problem)
 
 
 class PullConsumer(Acknowledger):
@@ -116,25 +122,52 @@ class PullConsumer(Acknowledger):
         Their payloads have at most `PULL_BYTES_MAX` together, unless it is one message.
         The caller must lease or release them at once. Raises EngineUnavailable, Maintenance.
         """
+        future: asyncio.Future[list[Delivery]] = asyncio.get_running_loop().create_future()
+        caller = self._start(count, wait_seconds, partial(resolve, future))
+        try:
+            return await future
+        except asyncio.CancelledError:
+            # Messages that this caller has received are released at once; those still in flight go to another caller.
+            if caller in self._callers:
+                self._callers.remove(caller)
+                self._inbox.put_nowait(None)  # if it was the last one, the task must withdraw the waiting pull
+            self._release_those_of(caller)
+            raise
+
+    def pull_callback(self, count: int, on_pulled: OnPulled) -> None:
+        """Like `pull` of what is ready now: calls `on_pulled`, which must not raise, with the messages or the error.
+
+        Raises Maintenance.
+        """
+        self._start(count, 0.0, on_pulled)
+
+    def _start(self, count: int, wait_seconds: float, on_pulled: OnPulled) -> _Caller:
         self._connection.writes.admit(self._stream)
-        caller = _Caller(count, asyncio.get_running_loop().time() + wait_seconds)
+        caller = _Caller(count, asyncio.get_running_loop().time() + wait_seconds, partial(self._on_end, on_pulled))
         self._callers.append(caller)
         if self._task is None:
             self._task = asyncio.create_task(self._run())
         else:
             self._inbox.put_nowait(None)
-        try:
-            deliveries = await caller.future
-            if deliveries:
-                await self._connection.store_sync.wait(self._stream, max(one.ref.stream_sequence for one in deliveries))
-            return deliveries
-        except (asyncio.CancelledError, EngineUnavailable):
-            # Messages that this caller has received are released at once; those still in flight go to another caller.
-            if caller in self._callers:
-                self._callers.remove(caller)
-                self._inbox.put_nowait(None)  # if it was the last one, the task must withdraw the waiting pull
-            await self.release([delivery.ref for delivery in caller.deliveries])
-            raise
+        return caller
+
+    def _on_end(self, on_pulled: OnPulled, caller: _Caller, problem: Exception | None) -> None:
+        """Pass on the messages that a caller has received, once they are durable."""
+        if problem is None and caller.deliveries:
+            last = max(one.ref.stream_sequence for one in caller.deliveries)
+            self._connection.store_sync.request_entry(self._stream, last, partial(self._on_synced, on_pulled, caller))
+        else:
+            self._on_synced(on_pulled, caller, problem)
+
+    def _on_synced(self, on_pulled: OnPulled, caller: _Caller, problem: Exception | None) -> None:
+        deliveries = caller.deliveries
+        if isinstance(problem, EngineUnavailable):
+            self._release_those_of(caller)
+        on_pulled(deliveries if problem is None else problem)
+
+    def _release_those_of(self, caller: _Caller) -> None:
+        deliveries, caller.deliveries = caller.deliveries, []  # at most once: another consumer may have them then
+        self.release([delivery.ref for delivery in deliveries])
 
     async def _run(self) -> None:
         try:
@@ -151,7 +184,7 @@ class PullConsumer(Acknowledger):
                 remove_callback()
                 await unsubscribe()
                 while not self._inbox.empty():
-                    await self._dispatch(self._inbox.get_nowait())
+                    self._dispatch(self._inbox.get_nowait())
         except Exception as exc:
             if isinstance(exc, PostroadError):
                 self._fail_callers(exc)
@@ -192,7 +225,7 @@ class PullConsumer(Acknowledger):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_IDLE_SECONDS):
                     while not self._callers:
-                        await self._dispatch(await self._inbox.get())
+                        self._dispatch(await self._inbox.get())
         return bool(self._callers)
 
     async def _fetch_ready(self) -> None:
@@ -256,7 +289,7 @@ class PullConsumer(Acknowledger):
         try:
             async with asyncio.timeout(self._answer_seconds) as timeout:
                 while received < demand:
-                    status = await self._dispatch(await self._inbox.get())
+                    status = self._dispatch(await self._inbox.get())
                     if status == "message":
                         received += 1
                         is_near_limit = bytes_max is not None and (self._received_bytes - bytes_before) * 2 > bytes_max
@@ -300,8 +333,7 @@ class PullConsumer(Acknowledger):
         error = kind("the queue's engine has no leader, or no connection", retry_after=1)
         for caller in [caller for caller in self._callers if caller.deadline <= now]:
             self._callers.remove(caller)
-            if not caller.future.done():
-                caller.future.set_exception(error)
+            caller.end(error)
         for caller in self._callers:
             caller.is_requested = False
         await asyncio.sleep(0.1)
@@ -325,7 +357,7 @@ class PullConsumer(Acknowledger):
         try:
             async with asyncio.timeout_at(max(min([lost_at, *earlier]), loop.time() + 0.001)):
                 while True:
-                    status = await self._dispatch(await self._inbox.get())
+                    status = self._dispatch(await self._inbox.get())
                     if not self._callers:
                         return
                     if status == "message":
@@ -356,12 +388,12 @@ class PullConsumer(Acknowledger):
             return False
         return True
 
-    async def _dispatch(self, message: IncomingMessage | None) -> str:
+    def _dispatch(self, message: IncomingMessage | None) -> str:
         """Add a message to the caller that waits longest. Returns "message", the status of a status reply, or ""."""
         if message is None:
             return ""
         if not message.reply:
-            headers = message.headers or {}
+            headers = message.headers
             description = headers.get("Description")
             if description == _BYTES_EXCEEDED:
                 return _BYTES_EXCEEDED
@@ -382,13 +414,13 @@ class PullConsumer(Acknowledger):
             if not caller.is_full:
                 caller.deliveries.append(delivery)
                 return "message"
-        await self.release([delivery.ref])
+        self.release([delivery.ref])
         return "message"
 
-    async def release(self, refs: Sequence[DeliveryRef]) -> None:
+    def release(self, refs: Sequence[DeliveryRef]) -> None:
         """Return messages to the queue. If the connection is lost, the server does so itself after `ack_wait`."""
         with contextlib.suppress(EngineUnavailable):
-            await self.send_acknowledgements([(ref, nak(0)) for ref in refs])
+            self.send_acknowledgements([(ref, nak(0)) for ref in refs])
 
     def _resolve_callers(self) -> None:
         """Return messages to the callers that have any, and nothing to those whose time is up."""
@@ -396,17 +428,14 @@ class PullConsumer(Acknowledger):
         remaining: deque[_Caller] = deque()
         for caller in self._callers:
             if caller.deliveries or (caller.is_requested and caller.deadline <= now):
-                if not caller.future.done():
-                    caller.future.set_result(caller.deliveries)
+                caller.end()
             else:
                 remaining.append(caller)
         self._callers = remaining
 
     def _fail_callers(self, error: Exception) -> None:
         while self._callers:
-            caller = self._callers.popleft()
-            if not caller.future.done():
-                caller.future.set_exception(error)
+            self._callers.popleft().end(error)
 
     def end_waits(self) -> None:
         """Answer the calls of `pull` that wait, with what is ready now."""

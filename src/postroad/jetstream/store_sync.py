@@ -44,6 +44,9 @@ class NoSync:
     def request(self, _stream: str, _sequence: int, callback: Callback) -> None:
         callback(None)
 
+    def request_entry(self, _stream: str, _sequence: int, callback: Callback) -> None:
+        callback(None)
+
     def request_all(self, _written: Mapping[str, int], callback: Callback) -> None:
         callback(None)
 
@@ -99,6 +102,13 @@ class StoreSync:
             self._is_start_scheduled = True
             self._loop.call_soon(self._start)
         self._start_timer()
+
+    def request_entry(self, stream: str, sequence: int, callback: Callback) -> None:
+        """Like `request`; calls back at once if the entry with this sequence is known to be durable."""
+        if self._files_of(stream).is_durable(sequence):
+            callback(None)
+        else:
+            self.request(stream, sequence, callback)
 
     def request_all(self, written: Mapping[str, int], callback: Callback) -> None:
         """Like `request` for several streams, by name with the highest sequence, which share a sync. Calls `callback` once."""

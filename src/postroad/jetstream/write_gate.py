@@ -42,9 +42,16 @@ class WriteGate:
     @contextmanager
     def writing(self, stream: str) -> Iterator[None]:
         """A write to the stream that takes as long as the block. Raises Maintenance while writes are held."""
-        self.admit(stream)
-        self.in_progress += 1
+        self.begin(stream)
         try:
             yield
         finally:
-            self.in_progress -= 1
+            self.end()
+
+    def begin(self, stream: str) -> None:
+        """A write to the stream that takes until `end`. Raises Maintenance while writes are held."""
+        self.admit(stream)
+        self.in_progress += 1
+
+    def end(self) -> None:
+        self.in_progress -= 1

@@ -5,7 +5,7 @@ is identified by its `DeliveryRef`, which a receipt carries (`Receipt.ref`); `st
 lease log, whatever the backend.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,6 +21,8 @@ DeliveryGroup = tuple[Priority, Sequence[Delivery]]  # deliveries of messages wi
 Settlement = tuple[DeliveryRef, int | None]  # None: the message is done; else it is delivered again after so many milliseconds
 StoreOutcome = Sequence[PublishAck] | PostroadError
 Fetched = Entry | PostroadError | None  # None: it is not in the queue any more
+OnReceived = Callable[[Sequence[Delivery] | Exception], None]
+OnSettled = Callable[[Exception | None], None]
 ALL_SETTLED: Mapping[DeliveryRef, PostroadError] = {}
 
 
@@ -47,8 +49,27 @@ class BackendStats:
     oldest_at_ms: int | None = None
 
 
+class CallbackBackend(Protocol):
+    """Calls of a backend without a task. They raise EngineUnavailable and Maintenance: then nothing happens later."""
+
+    def receive_callback(self, record: QueueRecord, count: int, on_received: OnReceived) -> None:
+        """Like `receive` of what is ready now in a queue without priorities: calls `on_received`, which must not raise."""
+
+    def lease_now(self, record: QueueRecord, priority: Priority, leases: Sequence[tuple[Delivery, int]]) -> None:
+        """Like `lease`."""
+
+    def settle_callback(
+        self, record: QueueRecord, priority: Priority, settlements: Sequence[Settlement], on_settled: OnSettled
+    ) -> None:
+        """Like `settle` with `is_synced` false: calls `on_settled`, which must not raise, when all leases have ended."""
+
+
 class QueueBackend(Protocol):
     """Every call raises EngineUnavailable, or another `Unavailable`, if the backend does not answer; it may be repeated then."""
+
+    def callbacks_of(self, record: QueueRecord) -> CallbackBackend | None:
+        """The calls without a task for this queue; None if it has none."""
+        return None
 
     async def long_lease_ms(self) -> int:
         """Longest lease that new queues can have, from delivery to its end; 0: no other than the settings say."""

@@ -6,7 +6,7 @@ from postroad.api.queues import ENGINE, Backend, BackendUnavailable, Priority
 from postroad.jetstream.deliveries import Delivery, DeliveryRef
 from postroad.jetstream.stream_reader import Entry
 from postroad.kernel.errors import PostroadError
-from postroad.queues.backend import BackendStats, DeliveryGroup, Fetched, QueueBackend, Settlement, StoreOutcome
+from postroad.queues.backend import BackendStats, CallbackBackend, DeliveryGroup, Fetched, QueueBackend, Settlement, StoreOutcome
 from postroad.queues.engine_backend import EngineBackend
 from postroad.queues.message_writes import PendingPublish
 from postroad.queues.records import QueueRecord, Receipt
@@ -25,6 +25,9 @@ class Backends(QueueBackend):
         if found is None:
             raise BackendUnavailable(f"this installation has no {record.backend}", retry_after=60)
         return found
+
+    def callbacks_of(self, record: QueueRecord) -> CallbackBackend | None:
+        return self.engine if record.backend == ENGINE else None
 
     async def long_lease_ms_of(self, backend: Backend) -> int:
         """That of new queues with this backend. Raises BackendUnavailable."""

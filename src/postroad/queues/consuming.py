@@ -1,40 +1,37 @@
 """Pulling: deliveries become leases. Delivery is at least once."""
 
 import asyncio
-from collections.abc import Sequence
-from typing import TypeVar
-
-import structlog
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 from postroad.api.queues import Message, Priority
-from postroad.jetstream.deliveries import Delivery, DeliveryRef
+from postroad.jetstream.deliveries import Delivery
 from postroad.kernel.context import RequestContext
 from postroad.kernel.json import invalid_field
-from postroad.queues import job_events, metrics
-from postroad.queues.backend import Settlement
-from postroad.queues.events import JobEvent
-from postroad.queues.lease_operations import LeaseOperations, transition_of
+from postroad.queues import metrics
+from postroad.queues.backend import CallbackBackend
+from postroad.queues.lease_operations import LeaseOperations
+from postroad.queues.lease_plan import LeasePlan, transition_of
 from postroad.queues.lease_spans import record_received, started_ns
-from postroad.queues.lease_states import Step, Transition
+from postroad.queues.lease_states import Step
 from postroad.queues.ordered_leases import MakeMessage
-from postroad.queues.records import (
-    MAX_ATTEMPTS_REACHED,
-    QueueRecord,
-    Receipt,
-    StoredMessage,
-    TokenRef,
-    read_message,
-    trace_of,
-)
+from postroad.queues.records import MAX_ATTEMPTS_REACHED, QueueRecord
 from postroad.queues.responses import message_of
-from postroad.queues.rules import is_last_attempt
 
-_UNREADABLE_RETRY_MS = 3_600_000
 _SLICE_BYTES_MAX = 256 * 1024  # of payloads that are decoded without a pause
 
 T = TypeVar("T")
+OnPulled = Callable[[list[Message] | Exception], None]
 
-log = structlog.get_logger("postroad.queues")
+
+class Pull(NamedTuple):
+    """A pull without waiting of a queue without order and priorities."""
+
+    context: RequestContext
+    record: QueueRecord
+    size: int  # messages at most
+    lease_ms: int
 
 
 class Consumer(LeaseOperations):
@@ -88,8 +85,7 @@ class Consumer(LeaseOperations):
         if self.reports is not None:
             self.reports.record_pull(record.stream, context.caller.key_id, self._clock())
         self._lifecycle.check_lease(record, visibility_timeout_ms)
-        if visibility_timeout_ms is None:
-            visibility_timeout_ms = record.settings.visibility_timeout_ms or 0
+        visibility_timeout_ms = _lease_ms(record, visibility_timeout_ms)
         if record.is_ordered:
             return await self._ordered.pull(
                 make,
@@ -153,61 +149,113 @@ class Consumer(LeaseOperations):
         priority: Priority = "normal",
     ) -> list[T]:
         """Lease the deliveries. Messages without attempts left become dead letters; expired ones are deleted."""
-        now, start_ns = self._clock(), started_ns(self._tracer)
-        messages: list[T] = []
-        receipts: list[Receipt] = []
-        retention_ms = record.settings.retention_ms
-        leased: list[JobEvent] = []
-        leases: list[tuple[Delivery, int]] = []
-        transitions: list[Transition] = []
-        exhausted: list[tuple[DeliveryRef, StoredMessage]] = []
+        plan, start_ns = self._plan(make, record, visibility_timeout_ms, priority), started_ns(self._tracer)
         unread_bytes = 0
-        expired: list[Settlement] = []
         for one in deliveries:
             unread_bytes += len(one.payload)
             if unread_bytes > _SLICE_BYTES_MAX:
                 unread_bytes = 0
                 await self._let_others_run(record, priority, deliveries)
-            stored = _readable(one, record)
-            if stored is not None and (
-                0 < stored.expires <= now or (retention_ms and one.ref.stored_at_ns // 1_000_000 + retention_ms <= now)
-            ):
-                expired.append((one.ref, None))
-                continue
-            if stored is not None and is_last_attempt(record.settings, one.ref.attempt - 1):
-                exhausted.append((one.ref, stored))
-                continue
-            leases.append((one, visibility_timeout_ms if stored else _UNREADABLE_RETRY_MS))
-            if stored is None:
-                transitions.append(transition_of(one.ref, Step.RETRIED, now, now + _UNREADABLE_RETRY_MS))
-            else:
-                first_ms = now if one.ref.attempt == 1 else self._lease_log.first_lease_ms(record, one.ref.stream_sequence) or now
-                transitions.append(transition_of(one.ref, Step.LEASED, now, now + visibility_timeout_ms, first_ms=first_ms))
-                trace = trace_of(self._tracer, stored)
-                receipt = _receipt(one.ref, stored, now, now + visibility_timeout_ms, priority, trace)
-                signed = self._signer.sign(record.owner, receipt.to_bytes())
-                messages.append(make(stored, one.ref.attempt, signed, first_ms, None))
-                if receipt.attempt == 1:
-                    metrics.queue_wait.observe(max(0, now - stored.at) / 1000)
-                leased.append(job_events.leased(record, receipt, stored.at))
-                receipts.append(receipt)
-        await self._backend.lease(record, priority, leases)
-        self._lease_log.record(record, transitions)
-        if self.reports is not None:
-            self.reports.record_leases(record.stream, record.incarnation, context.caller.key_id, transitions)
-        self._outbox.record(context, *leased)
-        metrics.leased.add(context.tenant, len(messages))
-        record_received(self._tracer, context, record, receipts, start_ns)
-        if expired:
-            await self._backend.settle(record, priority, expired)
-            self._lease_log.record(record, [transition_of(ref, Step.ACKED, now) for ref, _ in expired])
-        for delivery, stored in exhausted:
+            plan.add(one)
+        await self._backend.lease(record, priority, plan.leases)
+        self._record_leases(context, plan, start_ns)
+        if plan.expired:
+            await self._backend.settle(record, priority, plan.expired)
+            self._lease_log.record(record, [transition_of(ref, Step.ACKED, plan.now) for ref, _ in plan.expired])
+        for delivery, stored in plan.exhausted:
             letter = await self._dead_letters.store(
                 record, stored, delivery.stream_sequence, delivery.attempt - 1, MAX_ATTEMPTS_REACHED
             )
             await self._remove_dead(record, context, delivery, priority, stored, letter)
-            self._lease_log.record(record, [transition_of(delivery, Step.ACKED, now)])
-        return messages
+            self._lease_log.record(record, [transition_of(delivery, Step.ACKED, plan.now)])
+        return plan.messages
+
+    def _plan(self, make: "MakeMessage[T]", record: QueueRecord, lease_ms: int, priority: Priority) -> LeasePlan[T]:
+        first_lease_ms = self._lease_log.first_lease_ms
+        return LeasePlan(make, record, priority, self._signer, self._tracer, first_lease_ms, now=self._clock(), lease_ms=lease_ms)
+
+    def _record_leases(self, context: RequestContext, plan: LeasePlan[T], start_ns: int) -> None:
+        """Record that the messages of the plan are leased."""
+        record = plan.record
+        for waited_ms in plan.waits_ms:
+            metrics.queue_wait.observe(waited_ms / 1000)
+        self._lease_log.record(record, plan.transitions)
+        if self.reports is not None:
+            self.reports.record_leases(record.stream, record.incarnation, context.caller.key_id, plan.transitions)
+        self._outbox.record(context, *plan.events)
+        metrics.leased.add(context.tenant, len(plan.messages))
+        record_received(self._tracer, context, record, plan.receipts, start_ns)
+
+    # Without a task
+
+    def prepare_pull(self, context: RequestContext, queue: str, *, count: int, visibility_timeout_ms: int | None) -> Pull | None:
+        """A pull of what is ready now that needs no task, of a queue without order and priorities; else None. No effect.
+
+        Raises BodyInvalid.
+        """
+        record = self._lifecycle.cached(context.tenant, queue)
+        if record is None or record.is_ordered or record.has_priority or self._backend.callbacks_of(record) is None:
+            return None
+        self._lifecycle.check_lease(record, visibility_timeout_ms)
+        return Pull(context, record, count, _lease_ms(record, visibility_timeout_ms))
+
+    def start_pull(self, pull: Pull, on_pulled: OnPulled) -> None:
+        """Call `on_pulled` with the messages, or with the error. Raises Maintenance."""
+        backend = self._backend.callbacks_of(pull.record)
+        if backend is None:
+            raise TypeError("prepared for a backend without callbacks")
+        if self.reports is not None:
+            self.reports.record_pull(pull.record.stream, pull.context.caller.key_id, self._clock())
+        backend.receive_callback(pull.record, pull.size, partial(self._on_received, backend, pull, on_pulled))
+
+    def _on_received(
+        self, backend: CallbackBackend, pull: Pull, on_pulled: OnPulled, received: Sequence[Delivery] | Exception
+    ) -> None:
+        if isinstance(received, Exception):
+            on_pulled(received)
+            return
+        outcome: list[Message] | Exception
+        try:
+            leased = self._lease_now(backend, pull, received)
+            if leased is None:
+                task = asyncio.get_running_loop().create_task(self._finish_pull(pull, on_pulled, received))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+                return
+            if len(received) < pull.size:
+                self._shares.consumers_wait(pull.record)
+            outcome = leased
+        except Exception as error:  # bugs, too: the caller must not wait for ever
+            outcome = error
+        on_pulled(outcome)
+
+    def _lease_now(self, backend: CallbackBackend, pull: Pull, deliveries: Sequence[Delivery]) -> list[Message] | None:
+        """Lease the deliveries; None without effect if that needs a task."""
+        if sum(len(one.payload) for one in deliveries) > _SLICE_BYTES_MAX:
+            return None
+        record, start_ns = pull.record, started_ns(self._tracer)
+        plan = self._plan(message_of, record, pull.lease_ms, "normal")
+        for one in deliveries:
+            plan.add(one)
+        if not plan.is_ordinary:
+            return None
+        if deliveries:
+            backend.lease_now(record, "normal", plan.leases)
+            self._record_leases(pull.context, plan, start_ns)
+        return plan.messages
+
+    async def _finish_pull(self, pull: Pull, on_pulled: OnPulled, deliveries: Sequence[Delivery]) -> None:
+        context, record, size, lease_ms = pull
+        outcome: list[Message] | Exception
+        try:
+            outcome = await self._lease(message_of, record, context, deliveries, lease_ms)
+            if len(deliveries) < size:
+                self._shares.consumers_wait(record)
+            if not outcome:  # all became dead letters or were expired, and there may be others
+                outcome = await self.pull(context, record.name, count=size, visibility_timeout_ms=lease_ms, wait_ms=0)
+        except Exception as error:
+            outcome = error
+        on_pulled(outcome)
 
     async def _let_others_run(self, record: QueueRecord, priority: Priority, deliveries: Sequence[Delivery]) -> None:
         """If the caller is cancelled meanwhile, its deliveries return to the queue."""
@@ -218,28 +266,5 @@ class Consumer(LeaseOperations):
             raise
 
 
-def _readable(delivery: Delivery, record: QueueRecord) -> StoredMessage | None:
-    """None for a message that another client of the NATS server wrote: it must not block the queue."""
-    try:
-        return read_message(delivery.payload)
-    except ValueError:
-        log.error("message_unreadable", stream=record.stream, sequence=delivery.ref.stream_sequence)
-        return None
-
-
-def _receipt(
-    delivery: DeliveryRef, stored: StoredMessage, leased_at_ms: int, deadline_ms: int, priority: Priority, trace: bytes
-) -> Receipt:
-    return Receipt(
-        stream_sequence=delivery.stream_sequence,
-        consumer_sequence=delivery.consumer_sequence,
-        attempt=delivery.attempt,
-        stored_at_ns=delivery.stored_at_ns,
-        leased_at_ms=leased_at_ms,
-        deadline_ms=deadline_ms,
-        message_id=stored.id,
-        job_id=stored.job,
-        priority=priority,
-        token=delivery.token if isinstance(delivery, TokenRef) else b"",
-        trace=trace,
-    )
+def _lease_ms(record: QueueRecord, visibility_timeout_ms: int | None) -> int:
+    return record.settings.visibility_timeout_ms or 0 if visibility_timeout_ms is None else visibility_timeout_ms

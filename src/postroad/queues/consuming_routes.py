@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, Literal, Protocol
 
 from msgspec import UNSET, Meta
@@ -36,15 +37,15 @@ from postroad.http.cloudevents import accepted_events
 from postroad.http.problems import problem_of
 from postroad.http.request import Request
 from postroad.http.response import SLICE_BYTES_MAX, Response
-from postroad.http.routing import Route
+from postroad.http.routing import Respond, Route, Start
 from postroad.kernel.clock import rfc3339
 from postroad.kernel.cloudevents import BATCH, EVENT
 from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import Draining, EngineUnavailable, PostroadError
 from postroad.kernel.identity import Scope
 from postroad.kernel.json import invalid_field
-from postroad.queues.consuming import Consumer
-from postroad.queues.lease_operations import ExtendedLease
+from postroad.queues.consuming import Consumer, Pull
+from postroad.queues.lease_operations import ExtendedLease, PreparedAck
 from postroad.queues.progress import ProgressReports
 
 _RECEIPT_ERRORS = (QueueNotFound, ReceiptInvalid, LeaseExpired, AlreadySettled, EngineUnavailable, BackendUnavailable)
@@ -113,6 +114,7 @@ class ConsumingRoutes:
                 "1.0 events, whose attribute `postroadreceipt` is the receipt; as one event only with `maxMessages` 1, and then "
                 "the status is 204 if there is no message.",
                 other_statuses=(204,),
+                prepare=self.prepare_pull,
             ),
             Route(
                 "POST",
@@ -124,6 +126,7 @@ class ConsumingRoutes:
                 body=_one_or_many(AckRequest),
                 response=Acked,
                 errors=_RECEIPT_ERRORS,
+                prepare=self.prepare_ack,
                 description="After the response a message is not delivered again. Acknowledging twice has no further effect. "
                 "After a nack with the same receipt the status is 409.",
             ),
@@ -177,14 +180,18 @@ class ConsumingRoutes:
         )
         return Response(ProgressReported(ok=True, lease_until=rfc3339(until)))
 
-    async def pull(self, request: Request) -> Response:
-        body: PullRequest = request.body
+    def _check_pull(self, request: Request, body: PullRequest) -> None:
+        """Raises BodyInvalid."""
         limit = self._tenant_settings.of(request.caller.tenant).pull_max
         if body.max_messages > limit:
             raise invalid_field("$.maxMessages", f"at most {limit} are allowed")
         if body.wait_ms > self._wait_ms_max:
             raise invalid_field("$.waitMs", f"at most {self._wait_ms_max} are allowed")
         self._check_visibility_timeout(request, body.visibility_timeout_ms)
+
+    async def pull(self, request: Request) -> Response:
+        body: PullRequest = request.body
+        self._check_pull(request, body)
         form = accepted_events(request)
         if form == "event" and body.max_messages != 1:
             raise invalid_field("$.maxMessages", f"is 1 with `Accept: {EVENT}`; several events are `{BATCH}`")
@@ -201,7 +208,23 @@ class ConsumingRoutes:
         messages = await request.cancel_on_disconnect(pulling) if body.wait_ms else await pulling
         if form is not None:
             return await _event_response(messages, queue, form)
-        return Response(Pulled(messages), list_field="messages")
+        return _pulled_response(messages)
+
+    def prepare_pull(self, request: Request) -> Start | None:
+        body: PullRequest = request.body
+        self._check_pull(request, body)
+        queue = request.parameters["queue"]
+        is_plain = not body.wait_ms and body.max_per_group is None and body.receive_id is None
+        if not is_plain or queue.startswith("_") or accepted_events(request) is not None:
+            return None
+        count, lease_ms = body.max_messages, body.visibility_timeout_ms
+        pull = self._consumer.prepare_pull(request.context, queue, count=count, visibility_timeout_ms=lease_ms)
+        return None if pull is None else partial(self._start_pull, pull)
+
+    def _start_pull(self, pull: Pull, respond: Respond) -> None:
+        self._consumer.start_pull(
+            pull, lambda outcome: respond(outcome if isinstance(outcome, Exception) else _pulled_response(outcome))
+        )
 
     def _queue(self, name: str) -> LeasedQueue:
         return self._reserved.get(name, self._consumer) if name.startswith("_") else self._consumer
@@ -217,6 +240,24 @@ class ConsumingRoutes:
         queue = request.parameters["queue"]
         errors = await self._queue(queue).ack(request.context, queue, receipts, accepts_expired=body.expired)
         return _ack_response(body, receipts, errors)
+
+    def prepare_ack(self, request: Request) -> Start | None:
+        body: AckRequest = request.body
+        queue = request.parameters["queue"]
+        if queue.startswith("_"):
+            return None
+        acks = self._consumer.prepare_ack(request.context, queue, body.receipt_list())
+        return None if acks is None else partial(self._start_ack, acks, body)
+
+    def _start_ack(self, acks: PreparedAck, body: AckRequest, respond: Respond) -> None:
+        def on_acked(problem: Exception | None) -> None:
+            if problem is None:
+                receipts = body.receipt_list()
+                respond(_ack_response(body, receipts, [None] * len(receipts)))
+            else:
+                respond(problem)
+
+        self._consumer.start_ack(acks, on_acked)
 
     async def nack(self, request: Request) -> Response:
         body: NackRequest = request.body
@@ -240,6 +281,10 @@ class ConsumingRoutes:
         if isinstance(lease, PostroadError):
             raise lease
         return Response(Extended(ok=True, new_receipt_id=lease.receipt_id, lease_until=rfc3339(lease.deadline_ms)))
+
+
+def _pulled_response(messages: list[Message]) -> Response:
+    return Response(Pulled(messages), list_field="messages")
 
 
 async def _event_response(messages: Sequence[Message], queue: str, form: Literal["event", "batch"]) -> Response:

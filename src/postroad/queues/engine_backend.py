@@ -2,14 +2,15 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from postroad.api.queues import Priority, QueueNotFound
 from postroad.jetstream import stream_reader
 from postroad.jetstream.commit import Committers
 from postroad.jetstream.connection import Connection
-from postroad.jetstream.deliveries import ACK, Delivery, DeliveryRef, nak
+from postroad.jetstream.deliveries import ACK, Acknowledgement, Delivery, DeliveryRef, nak
 from postroad.jetstream.management import (
     ConsumerState,
     StreamSpec,
@@ -24,7 +25,17 @@ from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.jetstream.stream_lifecycle import INCARNATION, RecordState
 from postroad.jetstream.stream_reader import Entry
 from postroad.kernel.errors import PostroadError
-from postroad.queues.backend import ALL_SETTLED, BackendStats, DeliveryGroup, QueueBackend, Settlement, StoreOutcome
+from postroad.queues.backend import (
+    ALL_SETTLED,
+    BackendStats,
+    CallbackBackend,
+    DeliveryGroup,
+    OnReceived,
+    OnSettled,
+    QueueBackend,
+    Settlement,
+    StoreOutcome,
+)
 from postroad.queues.deferred_messages import DeferredMessages, since_ms
 from postroad.queues.group_store import live_subject
 from postroad.queues.lease_log import LeaseLog
@@ -55,6 +66,9 @@ class EngineBackend(QueueBackend):
         table.on_change(self._queue_changed)
 
     # The stream and its consumers
+
+    def callbacks_of(self, _record: QueueRecord) -> CallbackBackend | None:
+        return self
 
     async def long_lease_ms(self) -> int:
         return 0
@@ -105,22 +119,32 @@ class EngineBackend(QueueBackend):
             return await self._ordered_pull(record).pull(count, wait_seconds)
         return [("normal", await self._pull_consumer(record).pull(count, wait_seconds))]
 
+    def receive_callback(self, record: QueueRecord, count: int, on_received: OnReceived) -> None:
+        self._pull_consumer(record).pull_callback(count, on_received)
+
     async def release(self, record: QueueRecord, groups: Sequence[DeliveryGroup]) -> None:
         for priority, deliveries in groups:
-            await self._pull_consumer(record, priority).release([one.ref for one in deliveries])
+            self._pull_consumer(record, priority).release([one.ref for one in deliveries])
 
     async def lease(self, record: QueueRecord, priority: Priority, leases: Sequence[tuple[Delivery, int]]) -> None:
+        self.lease_now(record, priority, leases)
+
+    def lease_now(self, record: QueueRecord, priority: Priority, leases: Sequence[tuple[Delivery, int]]) -> None:
         """A delivery that has the consumer's own lease of the same length needs no other."""
         now, own_ms = asyncio.get_running_loop().time(), record.consumer_lease_ms
         naks = [(one.ref, nak(ms)) for one, ms in leases if not (0 < ms == own_ms and one.is_leased(now))]
-        await self._pull_consumer(record, priority).send_acknowledgements(naks)
+        self._pull_consumer(record, priority).send_acknowledgements(naks)
 
     async def settle(
         self, record: QueueRecord, priority: Priority, settlements: Sequence[Settlement], *, is_synced: bool = True
     ) -> Mapping[DeliveryRef, PostroadError]:
-        acks = [(ref, ACK if delay_ms is None else nak(delay_ms)) for ref, delay_ms in settlements]
-        await self._pull_consumer(record, priority).acknowledge(acks, is_synced=is_synced)
+        await self._pull_consumer(record, priority).acknowledge(_acks(settlements), is_synced=is_synced)
         return ALL_SETTLED
+
+    def settle_callback(
+        self, record: QueueRecord, priority: Priority, settlements: Sequence[Settlement], on_settled: OnSettled
+    ) -> None:
+        self._pull_consumer(record, priority).acknowledge_callback(_acks(settlements), on_settled)
 
     async def discard(self, record: QueueRecord, priority: Priority, ref: DeliveryRef) -> None:
         await self.settle(record, priority, [(ref, None)])
@@ -261,6 +285,10 @@ class EngineBackend(QueueBackend):
         for one in ordered.consumers.values() if ordered is not None else [normal]:
             if one is not None:
                 one.close(closed)
+
+
+def _acks(settlements: Sequence[Settlement]) -> list[Acknowledgement]:
+    return [(ref, ACK if delay_ms is None else nak(delay_ms)) for ref, delay_ms in settlements]
 
 
 async def _constant(value: T) -> T:

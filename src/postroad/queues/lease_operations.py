@@ -1,8 +1,12 @@
 """Ends and extensions of leases: ack, nack, extend. Any process can do it for any lease."""
 
 import asyncio
-from collections.abc import Sequence, Set
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence, Set
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from postroad.api.queues import AlreadySettled, JobWasCancelled, LeaseExpired, Priority, ReceiptInvalid
 from postroad.api.receipts import NackRequest
@@ -14,6 +18,7 @@ from postroad.jetstream.stream_reader import Entry
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import BodyInvalid, PostroadError
+from postroad.kernel.futures import resolve
 from postroad.kernel.spans import Tracer
 from postroad.queues import job_events, metrics
 from postroad.queues.backend import QueueBackend, Settlement
@@ -23,6 +28,7 @@ from postroad.queues.dead_letters import DeadLetters
 from postroad.queues.deferred_messages import DeferredMessages, is_deferred_entry
 from postroad.queues.group_shares import GroupShares
 from postroad.queues.lease_log import LeaseLog
+from postroad.queues.lease_plan import transition_of
 from postroad.queues.lease_spans import record_settled, started_ns
 from postroad.queues.lease_states import Step, Transition
 from postroad.queues.lifecycle import QueueLifecycle
@@ -43,6 +49,18 @@ from postroad.telemetry.outbox import Outbox
 _NACK_STEPS = {"retry": Step.RETRIED, "requeue": Step.REQUEUED, "dlq": Step.DEAD_LETTERED}
 
 Verified = Receipt | PostroadError | None  # None: the operation was done before
+
+
+class PreparedAck(NamedTuple):
+    """Acknowledgements of one request, with the time of its beginning for its span."""
+
+    context: RequestContext
+    record: QueueRecord
+    receipts: Sequence[Receipt]
+    start_ns: int
+
+
+OnAcked = Callable[[Exception | None], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +94,7 @@ class LeaseOperations(ReceiptVerification):
         self._connection, self._lifecycle, self._dead_letters, self._outbox = connection, lifecycle, dead_letters, outbox
         self._cancelled, self._lease_log = cancelled, lease_log
         self._signer, self._throughput, self._clock = signer, throughput, clock
+        self._tasks: set[asyncio.Task[None]] = set()
         self.reports: ConsumerReports | None = None  # set where activity is reported by key
 
     def waiting_pulls(self) -> dict[str, int]:
@@ -90,6 +109,18 @@ class LeaseOperations(ReceiptVerification):
         `accepts_expired`: any receipt of a message removes it, also after its lease has ended; in an ordered queue, any receipt
         of a lease that lasts. Raises QueueNotFound, EngineUnavailable.
         """
+        prepared = self.prepare_ack(context, queue, receipt_ids)
+        if prepared is None:
+            return await self._ack(context, queue, receipt_ids, accepts_expired=accepts_expired)
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.start_ack(prepared, partial(resolve, future))
+        await future
+        return [None] * len(receipt_ids)
+
+    async def _ack(
+        self, context: RequestContext, queue: str, receipt_ids: Sequence[str], *, accepts_expired: bool
+    ) -> list[PostroadError | None]:
+        """Acknowledge with receipts some of which are not valid, or of a queue without callbacks."""
         record, start_ns = await self._record(context.tenant, queue), started_ns(self._tracer)
         if record.is_ordered:
             return await self._ordered.ack(context, record, receipt_ids, follows_extensions=accepts_expired)
@@ -101,17 +132,66 @@ class LeaseOperations(ReceiptVerification):
             ]
         receipts = await self._settle(record, receipts, [None] * len(receipts), is_synced=False)
         valid = [receipt for receipt in receipts if isinstance(receipt, Receipt)]
-        now = self._clock()
-        self._lease_log.record(record, [transition_of(receipt, Step.ACKED, now) for receipt in valid])
-        events = [job_events.done(record, receipt, now) for receipt in valid]
-        await self._outbox.commit(context, *events, written=(record.stream, 0) if valid else None)
-        metrics.acked.add(context.tenant, len(valid))
-        self._throughput.add_completed(record, len(valid), context.caller.key_id)
-        if self.reports is not None:
-            leased_at_ms = [receipt.leased_at_ms for receipt in valid]
-            self.reports.record_acks(record.stream, context.caller.key_id, now, leased_at_ms)
-        record_settled(self._tracer, context, record, "ack", valid, start_ns)
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._record_acks(PreparedAck(context, record, valid, start_ns), partial(resolve, future))
+        await future
         return [receipt if isinstance(receipt, PostroadError) else None for receipt in receipts]
+
+    def prepare_ack(self, context: RequestContext, queue: str, receipt_ids: Sequence[str]) -> PreparedAck | None:
+        """Acknowledgements that need no task: of leases that last, of messages with one priority. Else None. No effect."""
+        record = self._lifecycle.cached(context.tenant, queue)
+        if record is None or record.is_ordered or self._backend.callbacks_of(record) is None:
+            return None
+        start_ns, receipts = started_ns(self._tracer), list[Receipt]()
+        for receipt_id in receipt_ids:
+            receipt = self._verify_receipt(record, receipt_id, Step.ACKED)
+            if not isinstance(receipt, Receipt) or (receipts and receipt.priority != receipts[0].priority):
+                return None
+            receipts.append(receipt)
+        return PreparedAck(context, record, receipts, start_ns)
+
+    def start_ack(self, prepared: PreparedAck, on_acked: OnAcked) -> None:
+        """Call `on_acked` once none of the messages can be delivered again and their events are durable, or with the error.
+
+        Raises EngineUnavailable, Maintenance: then nothing is sent.
+        """
+        record, receipts = prepared.record, prepared.receipts
+        backend = self._backend.callbacks_of(record)
+        if backend is None:
+            raise TypeError("prepared for a backend without callbacks")
+        settlements: list[Settlement] = [(one.ref, None) for one in receipts]
+        backend.settle_callback(record, receipts[0].priority, settlements, partial(self._on_settled, prepared, on_acked))
+
+    def _on_settled(self, prepared: PreparedAck, on_acked: OnAcked, problem: Exception | None) -> None:
+        if problem is not None:
+            on_acked(problem)
+            return
+        try:
+            self._record_acks(prepared, on_acked)
+        except Exception as error:  # a bug: the caller must not wait for ever
+            on_acked(error)
+
+    def _record_acks(self, acks: PreparedAck, on_acked: OnAcked) -> None:
+        """Record that these messages are done. Calls `on_acked` once the events are durable, and what the engine has written."""
+        record, now = acks.record, self._clock()
+        self._lease_log.record(record, [transition_of(one, Step.ACKED, now) for one in acks.receipts])
+        events = [job_events.done(record, one, now) for one in acks.receipts]
+        written = (record.stream, 0) if acks.receipts else None
+        self._outbox.commit_callback(acks.context, events, partial(self._on_acks_recorded, acks, now, on_acked), written)
+
+    def _on_acks_recorded(self, acks: PreparedAck, now: int, on_acked: OnAcked, problem: Exception | None) -> None:
+        context, record, receipts, start_ns = acks
+        try:
+            if problem is None:
+                metrics.acked.add(context.tenant, len(receipts))
+                self._throughput.add_completed(record, len(receipts), context.caller.key_id)
+                if self.reports is not None:
+                    leased_at_ms = [one.leased_at_ms for one in receipts]
+                    self.reports.record_acks(record.stream, context.caller.key_id, now, leased_at_ms)
+                record_settled(self._tracer, context, record, "ack", receipts, start_ns)
+        except Exception as error:
+            problem = error
+        on_acked(problem)
 
     async def remove(self, context: RequestContext, queue: str, receipt_ids: Sequence[str]) -> None:
         """Remove messages that were stored elsewhere: their jobs have not ended. Raises QueueNotFound, EngineUnavailable."""
@@ -368,13 +448,6 @@ class LeaseOperations(ReceiptVerification):
             errors = await self._backend.extend(record, priority, list(refs), lease_ms)
             failed |= {refs[ref]: error for ref, error in errors.items()}
         return failed
-
-
-def transition_of(
-    delivery: DeliveryRef | Receipt, step: Step, at_ms: int, until_ms: int = 0, receipt_until_ms: int = 0, *, first_ms: int = 0
-) -> Transition:
-    first_ms = 0 if first_ms == at_ms else first_ms
-    return Transition(delivery.stream_sequence, delivery.attempt, step, at_ms, until_ms, receipt_until_ms, first_ms)
 
 
 def _gone(receipt: Receipt) -> AlreadySettled:

@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from postroad.api.queues import AlreadySettled, JobWasCancelled, LeaseExpired, ReceiptInvalid
 from postroad.api.receipts import NackRequest

@@ -1,7 +1,8 @@
 """Receipts: which lease they are of, and whether it still lasts."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from postroad.api.queues import AlreadySettled, LeaseExpired, ReceiptInvalid
 from postroad.crypto.signing import SignatureInvalid, Signer

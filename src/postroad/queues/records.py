@@ -1,9 +1,9 @@
 """Stored formats of queues: queue, message, dead letter, cancelled message, failure, idempotency marker, receipt. Pure."""
 
 import struct
-from dataclasses import dataclass, replace
 
 import msgspec
+from msgspec.structs import replace
 
 from postroad.api.queues import (
     ENGINE,
@@ -304,15 +304,13 @@ _TRACE_ID_BYTES, _TRACE_BYTES = 16, 24
 _GROUP_BYTES = GROUP_TOKEN_CHARS // 2
 
 
-@dataclass(frozen=True, slots=True)
-class TokenRef(DeliveryRef):
+class TokenRef(DeliveryRef, frozen=True):
     """A delivery that its numbers do not identify: its backend needs the token, too."""
 
     token: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Receipt:
+class Receipt(msgspec.Struct, frozen=True):
     """One delivery of a message to a consumer. It has everything that ack, nack and extend need, on any worker."""
 
     stream_sequence: int

@@ -118,7 +118,7 @@ class DropCounter:
             entry = await stream_reader.at(self._connection, STREAM, sequence)
             is_open = state is None or state.ack_floor.stream_seq < sequence
             if entry is not None and is_open:
-                await consumer.send_acknowledgements([(DeliveryRef(sequence, delivered, 1, entry.at_ms * 1_000_000), ACK)])
+                consumer.send_acknowledgements([(DeliveryRef(sequence, delivered, 1, entry.at_ms * 1_000_000), ACK)])
         return await self._store(tenant, msgspec.structs.replace(record, counted=()), stored.revision)
 
     async def _store(self, tenant: str, record: DropRecord, revision: int) -> tuple[DropRecord, int]:
@@ -167,7 +167,7 @@ class DropCounter:
                 record, revision, count = await self._drop_taken(tenant, consumer, taken, record, revision, reason)
                 total += count
         finally:
-            await consumer.release(held)
+            consumer.release(held)
         return total
 
     async def _drop_taken(
@@ -176,7 +176,7 @@ class DropCounter:
         """Count the events of these frames and acknowledge them. The record, its revision and the number of events."""
         if not taken:
             return record, revision, 0
-        await consumer.send_acknowledgements([(one.ref, nak(_LEASE_MS)) for one in taken])
+        consumer.send_acknowledgements([(one.ref, nak(_LEASE_MS)) for one in taken])
         chosen = self._filter_of(tenant)
         count = sum(count_dropped(chosen.select(unpack(one.payload))) for one in taken)
         oldest = min(one.ref.stored_at_ns // 1_000_000 for one in taken)

@@ -127,7 +127,7 @@ class TelemetryQueue:
             receipt = self._receipt_id(tenant, _Receipt(one.ref, now, now + visibility_timeout_ms))
             messages.append(_message(one, lines, receipt))
             events += len(lines)
-        await consumer.send_acknowledgements(leases)
+        consumer.send_acknowledgements(leases)
         if empty:
             await consumer.acknowledge(empty)
         self._activity.add_delivered(tenant, events)

@@ -6,9 +6,9 @@ with their markers in the same batch, and are published to RabbitMQ when they ar
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import msgspec
+from msgspec.structs import replace
 
 from postroad.api.queues import BackendCannot, LeaseExpired, Priority
 from postroad.jetstream import stream_reader

@@ -74,13 +74,13 @@ class OutboxPublisher:
                 if any(ack != ACK for _, ack in outcomes):
                     await asyncio.sleep(_FAILED_SECONDS)
             except asyncio.CancelledError:
-                await consumer.release([one.ref for one in deliveries])
+                consumer.release([one.ref for one in deliveries])
                 consumer.close(QueueNotFound("the queue was deleted"))
                 raise
             except PostroadError as problem:
                 log.warning("outbox_delayed", queue=record.name, tenant=record.tenant, code=problem.code)
                 with contextlib.suppress(PostroadError):
-                    await consumer.release([one.ref for one in deliveries])
+                    consumer.release([one.ref for one in deliveries])
                 await asyncio.sleep(_FAILED_SECONDS)
 
     async def _publish(self, record: QueueRecord, delivery: Delivery) -> Acknowledgement:
