@@ -220,8 +220,8 @@ class DispatchServer:
                 asyncio.current_task().uncancel()  # type: ignore[union-attr]
         except Exception as problem:  # without an answer the caller would wait until its deadline
             log.exception("dispatch_failed", tenant=call.tenant, queue=call.queue, call=type(call).__name__)
-            error = EngineUnavailable(f"the dispatcher of the queue failed: {type(problem).__name__}", retry_after=1)
-            reply = DispatchReply(error=error.code, detail=error.detail, retry_after=error.retry_after)
+            failure = EngineUnavailable(f"the dispatcher of the queue failed: {type(problem).__name__}", retry_after=1)
+            reply = DispatchReply(error=failure.code, detail=failure.detail, retry_after=failure.retry_after)
         with contextlib.suppress(ConnectionLost):
             self._connection.publish(inbox, _encode(_without_large_payloads(reply)))
 
