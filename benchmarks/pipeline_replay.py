@@ -84,7 +84,7 @@ def main(archived: int, selected: int) -> None:
         )
         request = ReplayRequest(_TENANT, 2**40, 0, "bench", msgspec.json.encode(wanted).decode())
         begun, cpu = time.perf_counter(), tree_cpu_seconds(os.getpid(), engine_processes)
-        ReplaySelections(lake, engine).answer([request], engine.streams(("COMMANDS",))["COMMANDS"].created)
+        ReplaySelections(lake, engine).answer([request], batch=0)
         seconds = time.perf_counter() - begun
         stored = engine.streams(("REPLAYS",))["REPLAYS"].last
         assert stored == selected + 1, (stored, selected)

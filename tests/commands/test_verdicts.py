@@ -139,11 +139,27 @@ async def test_a_forged_stale_or_absurd_verdict_changes_nothing(
     assert await events_of(tenant, "snavio.fairness.abuse_detected") == []
 
 
-async def test_a_share_that_no_threshold_reaches_is_absurd(
+@pytest.mark.parametrize(
+    ("share", "dispatched"),
+    [(0.8, 200), (0.61, 200), (1.0, 200), (0.9, 66)],
+    ids=["at the threshold", "enough for several routes only", "nobody else used the route", "too few commands"],
+)
+async def test_a_verdict_that_the_auditor_does_not_reach_is_absurd(
+    gateway: Gateway, tenant: Tenant, sender: Sender, verdicts: Verdicts, share: float, dispatched: int
+) -> None:
+    """Requirement 121"""
+    route = DominatedRoute(target=f"{tenant.id}/bot", command="post", share=share, dispatched=dispatched)
+    assert await verdicts.apply(verdict(gateway, sender, routes=(route,))) == "absurd"
+    assert (await tenant.client.get("/v1/bans")).ok()["bans"] == []
+
+
+async def test_a_smaller_share_of_several_routes_is_enough(
     gateway: Gateway, tenant: Tenant, sender: Sender, verdicts: Verdicts
 ) -> None:
-    route = DominatedRoute(target=f"{tenant.id}/bot", command="post", share=0.6, dispatched=100)
-    assert await verdicts.apply(verdict(gateway, sender, routes=(route,))) == "absurd"
+    """Requirement 121"""
+    (await tenant.client.put("/v1/routes/bot/pin", {"queue": "bot-post"})).ok(201)
+    routes = tuple(DominatedRoute(target=f"{tenant.id}/bot", command=name, share=0.61, dispatched=50) for name in ("pin", "post"))
+    assert await verdicts.apply(verdict(gateway, sender, routes=routes)) == "banned"
 
 
 async def test_a_source_that_does_not_exist_is_not_banned(gateway: Gateway, sender: Sender, verdicts: Verdicts) -> None:
@@ -161,7 +177,7 @@ async def test_the_owner_of_a_route_decides_whether_verdicts_concern_it(
     await set_fairness(enabled=False)
     assert await verdicts.apply(verdict(gateway, sender)) == "fairness-off"
     await set_fairness(dominant_share=0.5)
-    route = DominatedRoute(target=f"{tenant.id}/bot", command="post", share=0.55, dispatched=100)
+    route = DominatedRoute(target=f"{tenant.id}/bot", command="post", share=0.55, dispatched=120)
     assert await verdicts.apply(verdict(gateway, sender, routes=(route,))) == "banned"
 
 

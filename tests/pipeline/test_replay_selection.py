@@ -1,6 +1,7 @@
 """Selections of archived commands, from the request on `COMMANDS` to the messages on `REPLAYS`."""
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -10,11 +11,15 @@ from pyspark.sql import SparkSession
 
 from postroad.commands.events import CommandArchived
 from postroad.contracts.replays import ReplaySelection
+from postroad.installation.records import InstallationRecord
 from postroad.kernel.clock import rfc3339
 from postroad.kernel.event import Event
+from postroad.pipeline.erasure import ERASED
+from postroad.pipeline.ingest import SOURCES
 from postroad.pipeline.jetstream import Engine
 from postroad.pipeline.messages import OutgoingMessage
-from postroad.pipeline.replay_selection import ReplaySelections
+from postroad.pipeline.replay_selection import ANSWERED, ReplaySelections
+from postroad.pipeline.restored_engine import LakeAhead, RestoredEngine, follow_restore
 from postroad.replays.events import ReplayRequested
 from postroad.settings import Settings
 from tests.pipeline.command_samples import command_traffic, head
@@ -125,14 +130,13 @@ class _Recorder(Engine):
 
 def test_a_request_is_answered_again_after_a_crash_with_the_same_messages(environment: Environment) -> None:
     """The driver dies after it has published, and before it records that."""
-    selections = ReplaySelections(environment.lake, environment.pipeline()._engine)
+    lake = environment.lake
     recorder = _Recorder(environment.pipeline()._engine.options)
-    again = ReplaySelections(environment.lake, recorder)
-    pending = selections.pending(environment.pipeline()._config.now())
-    assert {one.replay for one in pending} == {"all", "failed", "few", "small", "other"}
-    created = environment.pipeline()._engine.streams(("COMMANDS",))["COMMANDS"].created
-    assert selections.answer(pending, created) == 0, "all were answered, and that is recorded"
-    assert again.answer(pending, "a stream that was created anew") == 5
+    selections = ReplaySelections(lake, recorder)
+    assert selections.answer_missed(lake.batch) == 0, "all were answered, and that is recorded"
+    lake.table("commands").commit(transactions={ANSWERED: -1})
+    assert selections.answer_missed(lake.batch) == 5
+    assert lake.table("commands").transaction(ANSWERED) == lake.batch
     bodies = [msgspec.json.decode(one.data) for one in recorder.published if one.subject == "replay.acme.all"]
     assert [one.get("command") for one in bodies][:-1] == answer(environment, "all")[0]
     assert len({one.message_id for one in recorder.published}) == len(recorder.published)
@@ -145,3 +149,79 @@ def test_a_selection_that_cannot_be_read_ends_with_an_error(environment: Environ
     found, end = answer(environment, "broken")
     assert found == []
     assert "cannot be read" in end["error"]
+
+
+def test_commands_of_a_stream_that_was_created_again_are_found_and_not_confused(environment: Environment) -> None:
+    """Both streams have messages at the same places, with other commands."""
+    before = {one.command_id: one.payload for one in archived(environment_events(environment))}
+    events = command_traffic(99, 60, start=NOON + 5_400_000)
+    environment.recreate("COMMANDS")
+    send(environment.settings, framed(events))
+    send(environment.settings, framed([later_request("both")]))
+    environment.pipeline(now=datetime.fromtimestamp(NOON / 1000 + 7_200, UTC)).run_once()
+
+    found, end = answer(environment, "both")
+
+    assert end["count"] == len(found)
+    expected = before | {one.command_id: one.payload for one in archived(events)}
+    assert {one["commandId"]: one["payload"] for one in found} == expected
+
+
+class _RestoredEngine(Engine):
+    """The streams of an engine as if they had been restored from a backup that had one message of each."""
+
+    def read_keys(self, _bucket: str, keys: Any) -> dict[str, bytes]:
+        record = InstallationRecord(backup="b", at=rfc3339(NOON + 7_200_000), sequences=dict.fromkeys(SOURCES, 1))
+        return {key: msgspec.json.encode(record) for key in keys}
+
+
+def test_a_restore_sets_back_positions_and_repeats_answers_once(environment: Environment) -> None:
+    lake, engine = environment.lake, _RestoredEngine(environment.pipeline()._engine.options)
+    created = engine.streams(("COMMANDS",))["COMMANDS"].created
+    lake.table("commands").commit(transactions={ERASED: 7})
+    before = lake.position("COMMANDS", created)
+    ahead: list[LakeAhead] = []
+    restores: list[RestoredEngine] = []
+
+    follow_restore(lake, engine, ahead.append, restores.append)
+
+    assert [(one.position, one.restored) for one in ahead if one.stream == "COMMANDS"] == [(before, 1)]
+    assert lake.position("COMMANDS", created) == 1 < before
+    assert lake.table("commands").transaction(ERASED) == 1
+    follow_restore(lake, engine, ahead.append, restores.append)
+    assert len(restores) == 1, "the lake knows the restore"
+
+
+def test_after_a_restore_requests_are_answered_again_but_those_that_it_has_undone(environment: Environment) -> None:
+    """The engine may lack the answers. A request after the backup does not exist in it any more."""
+    sequences = {row["replay_id"]: row["sequence"] for row in environment.rows("command_events") if row["replay_id"]}
+    end = sorted(sequences.values())[len(sequences) // 2 - 1]
+    restored = RestoredEngine(datetime.fromtimestamp(NOON / 1000 + 7_200, UTC), {"COMMANDS": end})
+    recorder = _Recorder(environment.pipeline()._engine.options)
+    recorder.published.clear()
+
+    ReplaySelections(environment.lake, recorder).answer_again(restored, restored.at, environment.lake.batch)
+
+    answered = {one.subject.rpartition(".")[2] for one in recorder.published}
+    assert answered == {replay for replay, sequence in sequences.items() if sequence <= end}
+    assert answered < set(sequences)
+
+
+def environment_events(environment: Environment) -> list[Event]:
+    """The archived commands of the first stream that can be sent again, the newest of each id last."""
+    rows = sorted(environment.rows("commands"), key=lambda row: (row["time"], row["sequence"], row["line"]))
+    return [
+        CommandArchived(
+            command_id=row["command_id"], payload=row["payload"], outcome=row["outcome"], event_id=row["event_id"],
+            timestamp=rfc3339(0), tenant=row["tenant"], source=row["source"],
+        )
+        for row in rows
+        if row["payload"] is not None and row["tenant"] == "acme" and row["target"] is not None
+    ]  # fmt: skip
+
+
+def later_request(replay: str) -> ReplayRequested:
+    """Two hours after the first commands."""
+    wanted = ReplaySelection(until_ms=NOON + 7_200_000)
+    text = msgspec.json.encode(wanted).decode()
+    return msgspec.structs.replace(request(replay, seconds=7_100), selection=text)

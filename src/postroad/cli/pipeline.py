@@ -243,7 +243,7 @@ def _config(settings: "Settings", jobs: str | None, *, quiet: bool, messages_max
         auditor=AuditorConfig(
             commands.auditor != "off",
             Thresholds(commands.auditor_dominant_share, commands.auditor_across_share, commands.auditor_dispatches_min),
-            commands.auditor_ban_seconds,
+            min(commands.auditor_ban_seconds, commands.auditor_ban_seconds_max),  # the service drops longer ones
         ),
         messages_max=messages_max,
         on_progress=print_progress,

@@ -240,7 +240,13 @@ class CommandsCapability(Capability):
             platform.outbox,
             platform.audit,
             platform.clock,
-            VerdictPolicy(chosen.auditor, chosen.auditor_across_share, chosen.auditor_ban_seconds_max),
+            VerdictPolicy(
+                chosen.auditor,
+                chosen.auditor_dominant_share,
+                chosen.auditor_across_share,
+                chosen.auditor_dispatches_min,
+                chosen.auditor_ban_seconds_max,
+            ),
         )
 
     @classmethod

@@ -16,10 +16,15 @@ _MINUTE_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class VerdictPolicy:
-    """`mode` is `enforce`, `shadow` or `off`. `across` is the smallest share that a verdict may be about."""
+    """`mode` is `enforce`, `shadow` or `off`. The thresholds are those of the auditor.
+
+    A source is flagged above `dominant` of one route, or above `across` of several, with at least `dispatches_min` commands.
+    """
 
     mode: str = "enforce"
+    dominant: float = 0.8
     across: float = 0.6
+    dispatches_min: int = 60
     ban_seconds_max: int = 3600
 
 
@@ -65,10 +70,18 @@ def refusal(
         return "unknown-route"
     if not all(route is not None and is_fairness_enabled(route) for route in routes):
         return "fairness-off"
-    shares = zip(verdict.routes, routes, strict=True)
-    if any(one.share <= min(policy.across, dominant_share(route) or 1.0) for one, route in shares if route is not None):
-        return "absurd"
-    return None
+    return None if _is_flagged(verdict, routes, policy) else "absurd"
+
+
+def _is_flagged(verdict: FairnessVerdict, routes: Sequence[RouteRecord | None], policy: VerdictPolicy) -> bool:
+    """True if the auditor flags a source with these shares. All of a route is no share: nobody else used it."""
+    is_wide = sum(one.share > policy.across for one in verdict.routes) > 1
+    for one, route in zip(verdict.routes, routes, strict=True):
+        own = None if route is None else dominant_share(route)
+        threshold = policy.dominant if own is None else own
+        if one.share == 1 or not (one.share > threshold or (is_wide and one.share > policy.across)):
+            return False
+    return sum(round(one.share * one.dispatched) for one in verdict.routes) >= policy.dispatches_min
 
 
 def is_fairness_enabled(route: RouteRecord) -> bool:

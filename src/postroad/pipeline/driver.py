@@ -34,7 +34,7 @@ from postroad.pipeline.migration import migrate
 from postroad.pipeline.replay_selection import ReplaySelections
 from postroad.pipeline.report_publisher import NOTHING, AffectedRange, ReportPublisher, affected_by
 from postroad.pipeline.reports import DEFAULT_SETTINGS, ReportSettings
-from postroad.pipeline.restored_engine import LakeAhead, follow_restore
+from postroad.pipeline.restored_engine import LakeAhead, RestoredEngine, follow_restore
 from postroad.pipeline.retention import drop_old_days
 from postroad.pipeline.spark_session import silence_errors
 from postroad.pipeline.tables import table_policies
@@ -47,7 +47,6 @@ _MAINTENANCE_SECONDS = 300.0
 _STOP_SECONDS = 5.0
 _HOUR_MS = 3_600_000
 _REQUEST_LOOK_SECONDS = 0.5
-COMMANDS = "COMMANDS"
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,11 +200,16 @@ class Pipeline:
         if result is not None:
             self._publisher.defer(affected_by(result.measures))
             self._report_progress(result, time.monotonic())
-        follow_restore(self._lake, self._engine, self._config.on_ahead)
+        self._follow_restore()
         if self._config.has("replay_selection"):
-            infos = self._engine.streams((COMMANDS,))
-            if COMMANDS in infos and self._lake.files("command_events"):
-                self._replays.answer(self._replays.pending(self._config.now()), infos[COMMANDS].created)
+            self._replays.answer_missed(self._lake.batch)
+
+    def _follow_restore(self) -> None:
+        follow_restore(self._lake, self._engine, self._config.on_ahead, self._answer_replays_again)
+
+    def _answer_replays_again(self, restored: RestoredEngine) -> None:
+        if self._config.has("replay_selection"):
+            self._replays.answer_again(restored, self._config.now(), self._lake.batch)
 
     def _audit(self, at: datetime) -> None:
         """All events up to this time are in the lake."""
@@ -220,7 +224,7 @@ class Pipeline:
 
     def _run_due_batch(self) -> None:
         looked_at, requests = self._config.now(), self._trigger.requests
-        follow_restore(self._lake, self._engine, self._config.on_ahead)
+        self._follow_restore()
         infos = self._engine.streams(SOURCES)
         ranges = unread(infos, self._lake.position)
         now = time.monotonic()
@@ -251,7 +255,7 @@ class Pipeline:
         self._looked_at = looked_at
         self._report_progress(result, begun)
         if result.replays and self._config.has("replay_selection"):
-            self._replays.answer(result.replays, infos[COMMANDS].created)
+            self._replays.answer(result.replays, result.batch)
         return result
 
     def _report_progress(self, result: BatchResult, begun: float) -> None:

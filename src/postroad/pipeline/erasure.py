@@ -14,7 +14,7 @@ from postroad.pipeline.storage import Storage
 from postroad.pipeline.tables import ARCHIVES
 
 TABLES = ("command_events", *sorted(ARCHIVES))
-_ERASED = "erased-tenants"  # the application whose version is the sequence of the last deletion in the audit log
+ERASED = "erased-tenants"  # the application whose version is the sequence of the last deletion in the audit log
 _LOOK_BACK = timedelta(days=14)
 _ACTION = "tenant.delete"
 
@@ -29,12 +29,12 @@ class _Rewrite:
 def erase_deleted_tenants(lake: Lake, today: date) -> int:
     """Returns the number of files that were written again. May be repeated after an interruption. Raises OtherWriter."""
     marker = lake.table("commands")
-    done = marker.transaction(_ERASED) or 0
+    done = marker.transaction(ERASED) or 0
     deleted = _deletions(lake, (today - _LOOK_BACK).isoformat(), done)
     if not deleted:
         return 0
     changed = sum(_erase(lake, name, tuple(sorted(deleted))) for name in TABLES if name in lake.table_names)
-    marker.commit(transactions={_ERASED: max(deleted.values())})
+    marker.commit(transactions={ERASED: max(deleted.values())})
     return changed
 
 
