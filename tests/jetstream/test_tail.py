@@ -3,6 +3,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 from tests.jetstream.streams import committer_of, make_live_stream, new_message
@@ -203,6 +204,27 @@ async def test_a_lagging_replica_does_not_prove_that_a_tail_is_current(
         is_visible.set()
         await reader.has(1, 2)
         await eventually(lambda: tail.synced_at is not None)
+
+
+async def test_a_poll_proves_only_what_was_so_when_it_asked(
+    connection: Connection, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer that is long on its way does not make the tail younger."""
+    await make_live_stream(connection, name)
+    asked_at: list[float] = []
+    read = stream_reader.read
+
+    async def timed(*given: Any) -> stream_reader.Page:
+        asked_at.append(asyncio.get_running_loop().time())
+        page = await read(*given)
+        await asyncio.sleep(0)
+        return page
+
+    monkeypatch.setattr(stream_reader, "read", timed)
+    tail = Tail(connection, Source(name, f"{name}.>"), 0, _Reader().take)
+    async with _running(tail.run):
+        await tail.caught_up.wait()
+        assert tail.synced_at is not None and tail.synced_at <= asked_at[0]
 
 
 async def test_a_missed_last_message_is_found_by_polling(connection: Connection, committers: Committers, name: str) -> None:

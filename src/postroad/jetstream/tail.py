@@ -2,7 +2,7 @@
 
 A republished message names the sequence before it, so a gap shows with the next message. Gaps that no message shows (the last
 one was lost, the connection broke) are found by polling the stream after every reconnect and every few seconds. A successful
-poll also proves that the tail is current: `synced_at` is its time.
+poll also proves that the tail was current when it asked: `synced_at` is that time.
 """
 
 import asyncio
@@ -133,6 +133,7 @@ class Tail:
         self._must_poll = False
         self._polled_at = loop.time()
         while True:
+            asked_at = loop.time()
             try:
                 end = await self._last_sequence()
                 page = await stream_reader.read(
@@ -148,7 +149,7 @@ class Tail:
                 self.position = entry.sequence
                 await self._deliver(entry)
             if page.is_end and self.position >= end:
-                self.synced_at = loop.time()
+                self.synced_at = asked_at  # the answer may have been on its way for seconds
                 self.caught_up.set()
                 return
             if page.is_end:
