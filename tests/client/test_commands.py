@@ -4,20 +4,27 @@ import asyncio
 import uuid
 from typing import Any
 
+import httpx
+import msgspec
 import pytest
 
+from postroad.api.commands import CommandBatchResult, CommandResult, ConfigSecret, EmitToken, ServiceConfig, TenantConfig
+from postroad.api.problems import Problem
 from postroad.client import AsyncPostroad, NewCommand, Postroad
+from postroad.client.calls import Call, Content
 from postroad.client.command_signer import CommandSender, envelope
 from postroad.client.errors import (
     AclDenied,
     BanNotFound,
     CommandInvalid,
+    EngineUnavailable,
     GrantNotFound,
     QuotaNotFound,
     RouteMissing,
     ServiceNotFound,
     SourceRefused,
 )
+from postroad.client.transport import ClientSettings, _attempts
 from postroad.client.worker import CommandReceiver, DeadLetter, ReceivedCommand, SyncWorker, Worker
 from tests.client.conftest import Sdk
 from tests.gateway import Tenant
@@ -125,6 +132,78 @@ async def test_an_envelope_with_a_wrong_clock_is_not_repeated(tenant: Tenant, sd
     sender = CommandSender()
     assert not sender._forget("billing", CommandInvalid("late", extra={"reason": "timestamp-expired"}))
     assert "clock" in caplog.text
+
+
+_CONFIG = TenantConfig(
+    tenant="acme",
+    window_seconds=60,
+    services=[
+        ServiceConfig(
+            name="billing",
+            source="acme/billing",
+            secrets=[ConfigSecret(version_id="hmac-v1", secret="s" * 64, is_current=True, created_at="", expires_at=None)],
+        )
+    ],
+    poll_seconds=3600,
+)
+_EXPIRED = CommandInvalid("late", extra={"reason": "timestamp-expired"})
+
+
+class _Sending:
+    """A command that is being sent, by a clock of the test."""
+
+    def __init__(self, *batch: NewCommand) -> None:
+        self.seconds = 100.0
+        sender = CommandSender(lambda: self.seconds)
+        command = NewCommand(target="bot", name="post", id="0")
+        self.calls: Any = sender.send_batch("billing", batch) if batch else sender.send("billing", command)
+        next(self.calls)
+        self.calls.send(_CONFIG)
+        self.call: Call[Any] = self.calls.send(EmitToken(token="t", source="acme/billing", expires_at="2999-01-01T00:00:00Z"))
+
+    def refuse(self, problem: Exception, after: float) -> None:
+        self.seconds += after
+        self.call = self.calls.throw(problem)
+
+    @property
+    def timestamp(self) -> str:
+        assert isinstance(self.call.body, Content)
+        metadata = msgspec.json.decode(self.call.body.data)["metadata"]
+        assert metadata["id"] == "0"
+        return str(metadata["timestamp"])
+
+
+def test_an_envelope_that_expired_while_the_client_waited_is_signed_again() -> None:
+    """Requirements 127, 143: with the same id, and within the deadline of the first attempt."""
+    sending = _Sending()
+    first, started_at = sending.timestamp, sending.call.started_at
+    for _ in range(2):
+        sending.refuse(_EXPIRED, 70)
+        assert sending.timestamp >= first and sending.call.started_at == started_at == 100
+    with pytest.raises(CommandInvalid):  # at once: the clocks differ
+        sending.refuse(_EXPIRED, 0.5)
+
+
+def test_a_batch_that_expired_while_the_client_waited_is_signed_again() -> None:
+    problem = Problem(type="", title="", status=400, code="command-invalid", retryable=False, reason="timestamp-expired")
+    expired = CommandResult(problem=problem)
+    sending = _Sending(NewCommand(target="bot", name="post"), NewCommand(target="bot", name="post"))
+    first = sending.call
+    sending.seconds += 70
+    again = sending.calls.send(CommandBatchResult(delivered=0, failed=2, results=[expired, expired]))
+    assert again.path == first.path and again.started_at == first.started_at
+    with pytest.raises(StopIteration):  # one of them was delivered
+        sending.seconds += 70
+        sending.calls.send(CommandBatchResult(delivered=1, failed=1, results=[expired, CommandResult(command_id="0")]))
+
+
+def test_a_call_that_repeats_another_one_has_its_deadline() -> None:
+    settings = ClientSettings("http://x", "key", deadline=30)
+    call: Call[None] = Call(method="GET", path="/", started_at=100.0)
+    attempts = _attempts(call, settings, 140.0)
+    next(attempts)
+    with pytest.raises(EngineUnavailable):
+        attempts.send((httpx.Response(503, json={"code": "engine-unavailable", "retryable": True}), 140.1))
 
 
 async def test_a_receiver_gets_commands_with_their_source(sdk: Sdk, tenant: Tenant) -> None:

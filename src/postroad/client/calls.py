@@ -36,7 +36,8 @@ class Call(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     """One request. `is_repeatable`: sending it twice has the effect of once, so it can be retried without a response.
 
     The result is the JSON of the response as the type `response`, or the result of `read`. A `body` is sent as JSON, unless it is
-    `Content`. `codes` maps statuses of responses without a body, as of HEAD, to error codes.
+    `Content`. `codes` maps statuses of responses without a body, as of HEAD, to error codes. The deadline counts from
+    `started_at`, by `time.monotonic`, for a call that repeats one with other content.
     """
 
     method: str
@@ -49,6 +50,7 @@ class Call(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     headers: Mapping[str, str] = {}
     is_repeatable: bool = True
     wait_seconds: float = 0.0
+    started_at: float | None = None
 
 
 class Pages(msgspec.Struct, Generic[T], frozen=True, kw_only=True):

@@ -28,7 +28,9 @@ from postroad.kernel.errors import Unauthenticated
 
 _TOKEN_SPARE_SECONDS = 60.0
 _STALE_SECRETS = ("version-expired", "version-unknown", "hmac-invalid")
-_CLOCK_FAULTS = ("timestamp-expired", "timestamp-future")
+_EXPIRED = "timestamp-expired"
+_CLOCK_FAULTS = (_EXPIRED, "timestamp-future")
+_WAITED_SECONDS = 1.0  # since it was signed: then a timestamp has expired by waiting
 
 log = logging.getLogger("postroad.commands")
 
@@ -79,11 +81,13 @@ class CommandSender:
         self._tokens: dict[str, tuple[str, float]] = {}
 
     def send(self, service: str, command: NewCommand) -> "CallSequence[CommandAccepted]":
-        """Raises the errors of the API; the envelope is the same in all attempts, unless its secret or token was outdated."""
-        for is_last in (False, True):
+        """Raises the errors of the API; the envelope is the same in all attempts, unless its secret or token was outdated, or it
+        expired while the client waited, as the hints of a rate limit said."""
+        started_at, is_last = self._clock(), False
+        while True:
             config = yield from self._config(service)
             token = yield from self._token(service)
-            secret = _current(config)
+            secret, signed_at = _current(config), self._clock()
             body = envelope(command, secret.secret, secret.version_id, source=config.source)
             call: Call[CommandAccepted] = Call(
                 method="POST",
@@ -91,20 +95,24 @@ class CommandSender:
                 headers={"Authorization": f"Bearer {token}"},
                 body=Content(body, "application/json"),
                 response=CommandAccepted,
+                started_at=started_at,
             )
             try:
                 return (yield call)  # type: ignore[no-any-return]
             except (CommandInvalid, Unauthenticated) as problem:
+                if self._has_waited(signed_at) and problem.extra.get("reason") == _EXPIRED:
+                    continue
                 if is_last or not self._forget(service, problem):
                     raise
-        raise AssertionError("the last attempt returns or raises")
+                is_last = True
 
     def send_batch(self, service: str, commands: Sequence[NewCommand]) -> "CallSequence[CommandBatchResult]":
         """Up to 100 commands. Commands that fail because of an outdated secret are in the result; send them again."""
-        for is_last in (False, True):
+        started_at, is_last = self._clock(), False
+        while True:
             config = yield from self._config(service)
             token = yield from self._token(service)
-            secret = _current(config)
+            secret, signed_at = _current(config), self._clock()
             bodies = [msgspec.Raw(envelope(one, secret.secret, secret.version_id, source=config.source)) for one in commands]
             call: Call[CommandBatchResult] = Call(
                 method="POST",
@@ -112,17 +120,25 @@ class CommandSender:
                 headers={"Authorization": f"Bearer {token}"},
                 body={"commands": bodies},
                 response=CommandBatchResult,
+                started_at=started_at,
             )
             try:
                 result: CommandBatchResult = yield call
             except Unauthenticated as problem:
                 if is_last or not self._forget(service, problem):
                     raise
+                is_last = True
                 continue
-            if any(one.problem is not None and one.problem.reason in _STALE_SECRETS for one in result.results):
+            reasons = {None if one.problem is None else one.problem.reason for one in result.results}
+            if reasons == {_EXPIRED} and self._has_waited(signed_at):
+                continue
+            if not reasons.isdisjoint(_STALE_SECRETS):
                 self._configs.pop(service, None)
             return result
-        raise AssertionError("the last attempt returns or raises")
+
+    def _has_waited(self, signed_at: float) -> bool:
+        """A fresh envelope may be accepted; one that was refused at once shows that the clocks differ."""
+        return self._clock() - signed_at >= _WAITED_SECONDS
 
     def _config(self, service: str) -> "CallSequence[ServiceConfig]":
         known = self._configs.get(service)

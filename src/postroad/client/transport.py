@@ -71,7 +71,7 @@ CallSequence = Generator[Call[Any], Any, T]  # calls in a row, each of which may
 
 def _attempts(call: Call[T], settings: ClientSettings, started: float) -> "Attempts[T]":
     """Send a call until it succeeds. Raises the error of the last response, or Unreachable if none came in time."""
-    deadline = started + settings.deadline + call.wait_seconds
+    deadline = (started if call.started_at is None else call.started_at) + settings.deadline + call.wait_seconds
     now, pause = started, settings.pause_first
     while True:
         outcome, now = yield Send(call, min(settings.attempt_timeout + call.wait_seconds, max(0.001, deadline - now)))
