@@ -1,18 +1,29 @@
-"""Processor time of commands: the pure stages, and `POST /v1/commands` beside `POST …/messages`.
+"""Cost of commands: the pure stages, `POST /v1/commands` beside `POST …/messages`, and the start with a large registry.
 
-    .venv/bin/python -m benchmarks.commands [requests per measurement] [--rounds 20] [--pure | --registry]
+    .venv/bin/python -m benchmarks.commands [requests per measurement] [--rounds 20] [--pure] [--http] [--sync] [--registry]
 
-The pure stages (shield and fast) decide a command of about 500 bytes, with ten routes and with 100,000 routes and 1,000,000
-grants, in turns. Over HTTP 64 connections send to one installation, in turns with plain messages; `slow` is a route whose grant
-is read from the engine for every command; `limited` has a rate limit that is never exhausted, `cold-only` without tokens in
-memory, `strict` delivers each id once. The ratio is the median of the rounds' ratios, each to the messages of its own round.
-Each request is signed by the client, whose time is not counted. `--registry` measures the start of a worker with an empty
-registry and with a large one, from a snapshot and without.
+Without a choice of parts it measures all of them.
+
+*pure*: shield and fast stage decide a command of about 500 bytes, with ten routes and with 100,000 routes and 1,000,000 grants,
+in turns; `look-up` is the fast stage alone, which finds route and grant.
+
+*http*: 64 connections send to one installation, all kinds in turns. `slow` is a route whose grant is read from the engine for
+every command; `limited` has a rate limit that is never exhausted, `cold-only` without tokens in memory; `strict` delivers each id
+once, of which a tenth was sent before in the last kind; `keyed` messages have idempotency keys. The cost is the processor time of
+worker and engine, `ratio` the median of the rounds' ratios of another kind's cost in the same round to this one's, beside the aim
+for it. Each request is signed by the client, whose time is not counted. The time of a response is that of 64 clients which wait
+for the same processors as the server; the outcome of a command is durable when it comes.
+
+*sync*: messages and commands again, with a sync of the disk every two seconds.
+
+*registry*: the start of a worker with an empty registry and with a large one, from a snapshot and without.
 """
 
 import argparse
 import asyncio
+import itertools
 import os
+import random
 import signal
 import statistics
 import subprocess
@@ -20,10 +31,10 @@ import sys
 import time
 import urllib.request
 import uuid
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -50,15 +61,22 @@ from postroad.commands.registry_view import KnownSecret, RegistryView, Sender
 from postroad.commands.settings import CommandsSettings
 from postroad.commands.shield import Accepted, ShieldPolicy, inspect
 from postroad.commands.snapshot_store import SNAPSHOTS_BUCKET
+from postroad.container import platform_keys
+from postroad.crypto.secret_encryption import SecretCipher
 from postroad.jetstream.commit import CommitPolicy, Committers, PendingMessage
 from postroad.jetstream.connection import Connection, ConnectionSettings
 from postroad.jetstream.management import purge_stream
 from postroad.jetstream.write_buffer_limit import WriteBufferLimit
+from postroad.kernel.clock import now_ms
 from postroad.kernel.ids import new_id
+from postroad.runtime.supervisor import with_platform_key
+from postroad.settings import Settings
 
 CONNECTIONS = 64
 ROUNDS = 5
 SECRET = "s" * 64
+LEAD = 100
+HEAD = ("µs of a request", "worker", "engine", "response, p95 (ms)", "beside", "ratio", "middle half", "aim")
 _GRANTS = 10
 _BATCH = 500
 
@@ -81,8 +99,8 @@ def registry(routes: int) -> RegistryView:
     return RegistryView(packed.known, lambda _key: None, lambda _record, _secret: None)
 
 
-def pure_microseconds(view: RegistryView, routes: int, rounds: int = 20_000) -> float:
-    """Processor time of a decision, over commands for different routes."""
+def pure_microseconds(view: RegistryView, routes: int, rounds: int = 20_000) -> tuple[float, float]:
+    """Processor time of a decision, over commands for different routes, and the 95th percentile of the look-ups' times."""
     sender_of = {
         number: Sender(
             "bench",
@@ -110,26 +128,43 @@ def pure_microseconds(view: RegistryView, routes: int, rounds: int = 20_000) -> 
         body, sender = made[index % len(made)]
         found = inspect(body, sender, now, shield_policy)
         decide(found, sender.source, view, ages, now, policy)  # type: ignore[arg-type]
-    return (time.process_time() - started) / rounds * 1e6
+    spent = (time.process_time() - started) / rounds * 1e6
+    look_ups = []
+    for body, sender in made * 20:
+        found = inspect(body, sender, now, shield_policy)
+        began = time.perf_counter()
+        decide(found, sender.source, view, ages, now, policy)  # type: ignore[arg-type]
+        look_ups.append((time.perf_counter() - began) * 1e6)
+    return spent, percentile(look_ups, 95)
+
+
+def percentile(values: list[float], percent: int) -> float:
+    return statistics.quantiles(values, n=100)[percent - 1]
 
 
 def measure_pure() -> None:
     sizes = {"10 routes, 100 grants": 10, "100,000 routes, 1,000,000 grants": 100_000}
     views = {name: registry(routes) for name, routes in sizes.items()}
-    found: dict[str, list[float]] = {name: [] for name in sizes}
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in sizes}
     for _ in range(ROUNDS):
         for name, routes in sizes.items():
             found[name].append(pure_microseconds(views[name], routes))
-    rows: list[list[object]] = [[name, f"{statistics.median(some):.1f}"] for name, some in found.items()]
-    print(table(["shield and fast", "processor time (µs)"], rows))
+    rows: list[list[object]] = []
+    for name, some in found.items():
+        spent, look_up = (statistics.median(one[index] for one in some) for index in (0, 1))
+        rows.append([name, f"{spent:.1f}", f"{look_up:.1f}"])
+    print(table(["shield and fast", "processor time (µs), aim < 20", "look-up, p95 (µs), aim < 10,000"], rows))
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
+    """Requests of one kind. `beside`: the kind whose cost is compared with theirs, and the least ratio that is aimed at."""
+
     name: str
     path: str
-    status: int
+    statuses: tuple[int, ...]
     body: Callable[[], bytes]
+    beside: tuple[str, float] | None = None
 
 
 async def set_up(session: aiohttp.ClientSession, server: Server) -> str:
@@ -169,34 +204,63 @@ async def set_up(session: aiohttp.ClientSession, server: Server) -> str:
 def kinds(secret: str) -> list[Kind]:
     payload = msgspec.json.decode(PAYLOAD)
 
-    def command(name: str) -> Callable[[], bytes]:
-        return lambda: envelope(NewCommand(target="bot", name=name, payload=payload, id=str(uuid.uuid4())), secret, "hmac-v1")
+    def command(name: str, next_id: Callable[[], str]) -> Callable[[], bytes]:
+        return lambda: envelope(NewCommand(target="bot", name=name, payload=payload, id=next_id()), secret, "hmac-v1")
 
+    def message(next_key: Callable[[], str]) -> Callable[[], bytes]:
+        return lambda: f'{{"idempotencyKey":"{next_key()}","payload":{PAYLOAD}}}'.encode()
+
+    plain, commands, fast = "/v1/queues/plain/messages", "/v1/commands", "command, fast"
     return [
-        Kind("message", "/v1/queues/plain/messages", 201, f'{{"payload":{PAYLOAD}}}'.encode),
-        Kind("command, fast", "/v1/commands", 202, command("post")),
-        Kind("command, slow", "/v1/commands", 202, command("check")),
-        Kind("command, limited", "/v1/commands", 202, command("limited")),
-        Kind("command, limited, cold-only", "/v1/commands", 202, command("cold")),
-        Kind("command, strict", "/v1/commands", 202, command("strict")),
+        Kind("message", plain, (201,), f'{{"payload":{PAYLOAD}}}'.encode),
+        Kind(fast, commands, (202,), command("post", new_uuid), ("message", 0.75)),
+        Kind("command, slow", commands, (202,), command("check", new_uuid), ("message", 0.5)),
+        Kind("command, limited", commands, (202,), command("limited", new_uuid), (fast, 0.9)),
+        Kind("command, limited, cold-only", commands, (202,), command("cold", new_uuid), (fast, 0.5)),
+        Kind("command, strict", commands, (202,), command("strict", new_uuid), (fast, 0.4)),
+        Kind("command, strict, 10 % repeated", commands, (202, 200), command("strict", a_tenth_repeated()), (fast, 0.3)),
+        Kind("message, keyed", plain, (201,), message(new_uuid)),
+        Kind("message, keyed, 10 % repeated", plain, (201, 200), message(a_tenth_repeated()), ("message, keyed", 0.4)),
     ]
 
 
-async def send(session: aiohttp.ClientSession, kind: Kind, count: int) -> None:
-    left = [count]
+def new_uuid() -> str:
+    return str(uuid.uuid4())
+
+
+def a_tenth_repeated() -> Callable[[], str]:
+    """Ids of which each tenth is one of those before it that have been answered."""
+    used, chance, calls = deque[str](maxlen=10 * CONNECTIONS), random.Random(1), itertools.count(1)
+
+    def next_id() -> str:
+        if next(calls) % 10 == 0 and len(used) > 2 * CONNECTIONS:
+            return used[chance.randrange(len(used) - 2 * CONNECTIONS)]
+        used.append(new_uuid())
+        return used[-1]
+
+    return next_id
+
+
+async def send(session: aiohttp.ClientSession, kind: Kind, count: int) -> list[float]:
+    """Send requests; returns the times until their responses, in milliseconds."""
+    left, times = [count], list[float]()
 
     async def client() -> None:
         while left[0] > 0:
             left[0] -= 1
-            async with session.post(kind.path, data=kind.body()) as answer:
-                if answer.status != kind.status:
+            body, began = kind.body(), time.perf_counter()
+            async with session.post(kind.path, data=body) as answer:
+                if answer.status not in kind.statuses:
                     raise SystemExit(f"{kind.name}: {answer.status} {await answer.text()}")
                 await answer.read()
+            times.append((time.perf_counter() - began) * 1000)
 
     await asyncio.gather(*[client() for _ in range(CONNECTIONS)])
+    return times
 
 
-async def measure(server: Server, count: int, rounds: int) -> list[list[object]]:
+async def measure(server: Server, count: int, rounds: int, names: Sequence[str] | None = None) -> list[list[object]]:
+    """The costs of the kinds with these names; of all without."""
     found = processes(server.pid)
     headers = {
         "Authorization": f"Bearer {server.key}",
@@ -204,32 +268,44 @@ async def measure(server: Server, count: int, rounds: int) -> list[list[object]]
         "X-Postroad-Service": "sender",
     }
     costs: dict[str, list[tuple[float, float]]] = {}
+    times: dict[str, list[float]] = {}
     async with aiohttp.ClientSession(server.url, headers=headers, connector=aiohttp.TCPConnector(limit=0)) as session:
-        every = kinds(await set_up(session, server))
+        every = [one for one in kinds(await set_up(session, server)) if names is None or one.name in names]
         for kind in every:
             await send(session, kind, 500)
         for number in range(rounds):
             for kind in every if number % 2 == 0 else every[::-1]:
+                await send(session, kind, LEAD)  # demand that is known, as under a steady load
                 before = {name: processor_seconds(pids) for name, pids in found.items()}
-                await send(session, kind, count)
+                times.setdefault(kind.name, []).extend(await send(session, kind, count))
                 used = {name: (processor_seconds(pids) - before[name]) / count * 1e6 for name, pids in found.items()}
                 costs.setdefault(kind.name, []).append((used["worker"], used["engine"]))
-    beside = costs["message"]
     rows: list[list[object]] = []
-    for name, some in costs.items():
+    for kind in every:
+        some = costs[kind.name]
         worker, engine = (statistics.median(one[index] for one in some) for index in (0, 1))
-        ratios = [sum(message) / sum(one) for message, one in zip(beside, some, strict=True)]
-        quarters = statistics.quantiles(ratios, n=4)
-        rows.append([name, f"{worker:.0f}", f"{engine:.0f}", f"{quarters[1]:.2f}", f"{quarters[0]:.2f} to {quarters[2]:.2f}"])
+        row: list[object] = [kind.name, f"{worker:.0f}", f"{engine:.0f}", f"{percentile(times[kind.name], 95):.0f}"]
+        if kind.beside is not None:
+            beside, aim = kind.beside
+            quarters = statistics.quantiles([sum(a) / sum(b) for a, b in zip(costs[beside], some, strict=True)], n=4)
+            row += [beside, f"{quarters[1]:.2f}", f"{quarters[0]:.2f} to {quarters[2]:.2f}", f"{aim:g}"]
+        rows.append(row + [""] * (len(HEAD) - len(row)))
     return rows
 
 
 # Start with a large registry
 
 
-async def fill(engine: ConnectionSettings, routes: int) -> None:
+async def fill(server: Server, routes: int) -> None:
     """Write the records of routes, and of a hundredth as many services, in batches."""
-    connection = Connection(engine)
+    connection, cipher = (
+        Connection(server.engine),
+        SecretCipher(platform_keys(with_platform_key(Settings.of(data_dir=server.home)))),
+    )
+
+    def secret_of(service: ServiceRecord) -> SecretRecord:
+        return SecretRecord(number=1, locked=cipher.encrypt(service.secret_owner(1), SECRET), created_at_ms=now_ms())
+
     await connection.open()
     try:
         committers = Committers(connection, CommitPolicy(), WriteBufferLimit(1 << 30))
@@ -238,18 +314,19 @@ async def fill(engine: ConnectionSettings, routes: int) -> None:
                 tenant="bench",
                 name=f"service-{number}",
                 incarnation="i",
-                secrets=(SecretRecord(number=1, locked="x" * 120, created_at_ms=0),),
+                secrets=(),
                 created_at_ms=0,
                 updated_at_ms=0,
             )
             for number in range(routes // 100)
         ]
+        services = [msgspec.structs.replace(one, secrets=(secret_of(one),)) for one in services]
         tables: list[tuple[str, Iterator[ServiceRecord | RouteRecord]]] = [
             (SERVICES_BUCKET, iter(services)),
             (ROUTES_BUCKET, route_records(routes)),
         ]
         for bucket, records in tables:
-            while part := list(islice(records, _BATCH)):
+            while part := list(itertools.islice(records, _BATCH)):
                 pending = [PendingMessage(f"$KV.{bucket}.{one.key}", msgspec.json.encode(one), new_id()) for one in part]
                 await committers.of(f"KV_{bucket}").append_together(pending)
     finally:
@@ -305,7 +382,7 @@ def measure_registry(routes: int, count: int) -> None:
     with postroad() as server:
         rows["empty"] = min((started(server) for _ in range(ROUNDS)), key=lambda one: one.processor_seconds)
         costs["empty"] = uvloop.run(command_microseconds(server, count))
-        uvloop.run(fill(server.engine, routes))
+        uvloop.run(fill(server, routes))
         for name in ("snapshot", "whole registry"):
             found = []
             for _ in range(3):
@@ -322,11 +399,19 @@ def measure_registry(routes: int, count: int) -> None:
     print(
         f"{shown['routes']:,} routes, {shown['grants']:,} grants; stored: {shown['stored'][-1]['bytes'] / 1e6:.1f} MB compressed"
     )
+    aims = {"empty": "", "snapshot": "at most 3 s and 150 MB more, commands within 20 %", "whole registry": "at most 20 s more"}
     print(
         table(
-            ["start of a worker", "seconds", "processor seconds", "memory (MB)", "command (µs of the worker)"],
+            ["start of a worker", "seconds", "processor seconds", "memory (MB)", "command (µs of the worker)", "aim"],
             [
-                [name, f"{one.seconds:.2f}", f"{one.processor_seconds:.2f}", f"{one.megabytes:.0f}", f"{costs.get(name, 0):.0f}"]
+                [
+                    name,
+                    f"{one.seconds:.2f}",
+                    f"{one.processor_seconds:.2f}",
+                    f"{one.megabytes:.0f}",
+                    f"{costs[name]:.0f}" if name in costs else "",
+                    aims[name],
+                ]
                 for name, one in rows.items()
             ],
         )
@@ -349,27 +434,34 @@ async def command_microseconds(server: Server, count: int) -> float:
     return min(found)
 
 
+_PARTS = {
+    "pure": "the pure stages",
+    "http": "requests over HTTP",
+    "sync": "requests with a sync every two seconds",
+    "registry": "the start with a large registry",
+}
+
+
 def main() -> None:
     arguments = argparse.ArgumentParser()
     arguments.add_argument("requests", nargs="?", type=int, default=400)
     arguments.add_argument("--rounds", type=int, default=20, help="measurements of each kind, in turns")
-    arguments.add_argument("--pure", action="store_true", help="only the pure stages")
-    arguments.add_argument("--registry", action="store_true", help="only the start with a large registry")
+    for part, what in _PARTS.items():
+        arguments.add_argument(f"--{part}", dest="parts", action="append_const", const=part, help=f"measure {what}")
     arguments.add_argument("--routes", type=int, default=100_000, help="of the large registry, with ten grants each")
     given = arguments.parse_args()
-    if given.registry:
-        measure_registry(given.routes, given.requests)
-        return
-    measure_pure()
-    if not given.pure:
+    parts = given.parts or _PARTS
+    if "pure" in parts:
+        measure_pure()
+    if "http" in parts:
         with postroad() as server:
-            rows = uvloop.run(measure(server, given.requests, given.rounds))
-        print(
-            table(
-                ["processor time per request (µs)", "worker", "engine", "messages' cost / this", "middle half of the rounds"],
-                rows,
-            )
-        )
+            print(table(HEAD, uvloop.run(measure(server, given.requests, given.rounds))))
+    if "sync" in parts:
+        with postroad(POSTROAD_SYNC="2s") as server:
+            rows = uvloop.run(measure(server, given.requests, given.rounds, ("message", "command, fast")))
+            print(table([f"{HEAD[0]}, sync every 2 s", *HEAD[1:]], rows))
+    if "registry" in parts:
+        measure_registry(given.routes, given.requests)
 
 
 if __name__ == "__main__":
