@@ -2,10 +2,12 @@
 
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from postroad.api.command_limits import Fairness
+from postroad.commands import fairness
 from postroad.commands.fairness import DISPATCHES_MIN, FairnessCounters
 
 RULES = st.builds(
@@ -52,6 +54,23 @@ def test_a_sender_without_competitors_is_never_banned(count: int) -> None:
     """Requirements 118"""
     counters = FairnessCounters()
     assert not any(counters.count("r", "a", Fairness(), number, is_warm=True) for number in range(count))
+
+
+def test_the_number_of_banned_senders_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bans that have ended make room first, then the oldest."""
+    monkeypatch.setattr(fairness, "_SOURCES_MAX", 3)
+    counters, rules = FairnessCounters(), Fairness(dominant_share=0.5, meaningful_share=0.0)
+
+    def ban(route: str, now_ms: int) -> None:
+        counters.count(route, "other", rules, now_ms, is_warm=True)
+        assert any(counters.count(route, "a", rules, now_ms, is_warm=True) for _ in range(DISPATCHES_MIN))
+
+    for number in range(5):
+        ban(f"r{number}", number)
+    assert len(counters._banned) == 3
+    assert [counters.is_banned(f"r{number}", "a", 5) for number in range(5)] == [False, False, True, True, True]
+    ban("last", 40_000)
+    assert list(counters._banned) == [("last", "a")]
 
 
 def test_dominance_counts_the_slow_path_too() -> None:

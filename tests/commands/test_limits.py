@@ -3,14 +3,19 @@
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
+import msgspec
 import pytest
 
+from postroad.commands import rate_rules
 from postroad.commands.capability import CommandsCapability
 from postroad.commands.rate_rules import Limit
-from postroad.commands.token_blocks import TokenBlocks
-from postroad.commands.token_source import Exhausted, Token
+from postroad.commands.token_blocks import TOKEN_MS_MAX, TokenBlocks
+from postroad.commands.token_source import Exhausted, Token, TokenSource
+from postroad.commands.warm_bans import WarmBanLog
+from postroad.kernel.clock import now_ms
 from tests.commands.senders import Sender, grant, outcomes, register_sender, register_target
 from tests.gateway import Gateway, Tenant
 from tests.waiting import eventually
@@ -106,6 +111,29 @@ async def test_prefetched_tokens_serve_the_fast_path_and_return_at_shutdown(gate
     assert _held(gateway, tenant) == 0 and (await usage(tenant))["used"] == sent
 
 
+async def test_tokens_of_a_route_that_gets_no_more_commands_return(gateway: Gateway, tenant: Tenant) -> None:
+    """Requirements 92, 94: when their time is over, not with the next command."""
+    sender = await limited(tenant, {"max": 1000})
+    await eventually(lambda: _has_prefetched(gateway, sender))
+    commands = gateway.node.platform.use(CommandsCapability)
+    assert gateway.clock.frozen_ms is not None
+    gateway.clock.frozen_ms += TOKEN_MS_MAX
+    sent = len(await outcomes(tenant))
+
+    async def has_returned() -> bool:
+        return bool((await usage(tenant))["used"] == sent)
+
+    await commands.limiter.return_unused()
+    await eventually(has_returned)
+    assert _held(gateway, tenant) == 0
+
+
+async def _has_prefetched(gateway: Gateway, sender: Sender) -> bool:
+    await asyncio.gather(*[sender.send() for _ in range(8)])
+    await gateway.node.platform.use(CommandsCapability).tokens_of_limits.drain()
+    return _held(gateway, sender.tenant) > 0
+
+
 def test_a_slow_sender_does_not_prefetch_and_unused_tokens_return() -> None:
     """Requirements 94"""
     blocks, limit = TokenBlocks(), Limit(100, HOUR * 1000)
@@ -114,8 +142,17 @@ def test_a_slow_sender_does_not_prefetch_and_unused_tokens_return() -> None:
     assert counts[:4] == [0] * 4 and all(counts[4:])
     blocks.put("r", 0, 3, 31_000)
     assert blocks.take("r", 30_500) == 0 and blocks.has("r", 30_999) and not blocks.has("r", 31_000)
-    [(key, block)] = blocks.take_unused().items()
-    assert (key, block.interval, block.left) == ("r", 0, 2) and blocks.take_unused() == {}
+    [(key, block)] = blocks.take_unused(31_000)
+    assert (key, block.interval, block.left) == ("r", 0, 2) and blocks.take_unused(31_000) == []
+    blocks.put("r", 1, 1, 40_000)
+    blocks.put("r", 2, 2, 50_000)
+    blocks.put("r", 3, 3, 60_000)
+    blocks.put("s", 3, 4, 60_000)
+    assert [(key, one.left) for key, one in blocks.take_unused(50_000)] == [("r", 1), ("r", 2)]
+    assert [(key, one.left) for key, one in blocks.take_unused(60_000)] == [("r", 3), ("s", 4)], "also of an idle route"
+    blocks.put("r", 1, 1, 40_000)
+    blocks.put("r", 2, 2, 50_000)
+    assert [(key, one.left) for key, one in blocks.drain()] == [("r", 1), ("r", 2)] and blocks.drain() == []
 
 
 async def test_a_small_limit_is_not_prefetched(gateway: Gateway, tenant: Tenant) -> None:
@@ -213,6 +250,61 @@ async def test_acquisitions_of_a_worker_share_writes(gateway: Gateway, tenant: T
     assert len(writes) == before
 
 
+async def test_returned_tokens_end_the_memory_of_an_exhausted_limit(
+    gateway: Gateway, second_gateway: Gateway, tenant: Tenant
+) -> None:
+    """Requirements 95, 96, 126: at once where they were returned, elsewhere after some seconds."""
+    limit, key = Limit(2, HOUR * 1000), f"{tenant.id}.a.b"
+    source, other = (one.node.platform.use(CommandsCapability).tokens_of_limits for one in (gateway, second_gateway))
+    got = [await source.acquire(key, limit) for _ in range(3)]
+    end_ms = gateway.clock() - gateway.clock() % (HOUR * 1000) + HOUR * 1000
+    assert [type(one) for one in got] == [Token, Token, Exhausted] and got[2] == Exhausted(end_ms)
+    assert await other.acquire(key, limit) == Exhausted(end_ms)
+    assert isinstance(got[0], Token)
+    source.give_back(key, limit, got[0].interval, 2)
+    await source.drain()
+    assert isinstance(await source.acquire(key, limit), Token)
+    assert await other.acquire(key, limit) == Exhausted(end_ms)
+    assert second_gateway.clock.frozen_ms is not None
+    second_gateway.clock.frozen_ms += 5_000
+    assert isinstance(await other.acquire(key, limit), Token)
+    assert await other.acquire(key, limit) == Exhausted(end_ms)
+
+
+async def test_few_workers_prefetch_and_their_records_expire(
+    gateway: Gateway, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requirements 109, 110, 111: the engine removes the records of limits and of bans when they do not matter any more."""
+    limit, key, bucket = Limit(100, HOUR * 1000), f"{tenant.id}.a.b", gateway.node.platform.bucket("postroad_rates")
+    taken: list[str] = []
+
+    def prefetched_by(name: str, _interval: int, _count: int, _end_ms: int) -> None:
+        taken.append(name)
+
+    workers = [TokenSource(bucket, gateway.clock, worker=name, deadline_seconds=30) for name in "abc"]
+    for name, source in zip("abc", workers, strict=True):
+        source.prefetch(key, limit, 5, 2, partial(prefetched_by, name))
+        await source.drain()
+    assert taken == ["a", "b"], "a third worker has none in this second"
+    monkeypatch.setattr(rate_rules, "ttl_seconds", lambda _record, _limit: 1)
+    assert isinstance(await workers[0].acquire(key, limit), Token)
+
+    async def has_expired() -> bool:
+        return await bucket.get(key) is None
+
+    await eventually(has_expired, 10)
+    commands = gateway.node.platform.use(CommandsCapability)
+    await limited(tenant, {"max": 100})
+    route = commands.view.route(tenant.id, "bot", "post")
+    assert route is not None
+    log = WarmBanLog(
+        gateway.node.platform.bucket("postroad_warm_bans"), commands.bans, now_ms, count=3, minutes=1, ban_seconds=60
+    )
+    assert await log.record(route, f"{tenant.id}/x", 1000) == 1
+    value = await gateway.node.platform.bucket("postroad_warm_bans").get(f"{route.key}.{tenant.id}.x")
+    assert value is not None and value.expires_at_ms is not None and 0 < value.expires_at_ms - now_ms() <= 60_000
+
+
 async def test_an_unreadable_record_of_another_client_does_not_stop_commands(gateway: Gateway, tenant: Tenant) -> None:
     sender = await limited(tenant, {"max": 3})
     bucket = gateway.node.platform.bucket("postroad_rates")
@@ -223,17 +315,21 @@ async def test_an_unreadable_record_of_another_client_does_not_stop_commands(gat
 # Fairness
 
 
-async def fair(gateway: Gateway, tenant: Tenant, **fairness: Any) -> tuple[Sender, Sender]:
-    """A noisy and a quiet sender on one route, and tokens for both in memory."""
+async def fair(gateway: Gateway, tenant: Tenant, other: Tenant | None = None, **fairness: Any) -> tuple[Sender, Sender]:
+    """A noisy sender, perhaps of another tenant, and a quiet one on one route, and tokens for both in memory."""
     rules = {"window_seconds": 3600, "ban_seconds": 3600, **fairness}
-    noisy = await limited(tenant, {"max": 1000}, "noisy", fairness=rules)
-    await grant(tenant, "quiet")
-    quiet = await register_sender(tenant, "quiet")
-    commands = gateway.node.platform.use(CommandsCapability)
+    quiet = await limited(tenant, {"max": 1000}, "quiet", fairness=rules)
+    noisy = await register_sender(other or tenant, "noisy")
+    await grant(tenant, noisy.source)
+    prefetched(gateway, tenant)
+    return noisy, quiet
+
+
+def prefetched(gateway: Gateway, tenant: Tenant) -> None:
+    """Tokens of the route in the gateway's memory."""
     now = gateway.clock()
     end = now - now % (HOUR * 1000) + HOUR * 1000
-    commands.warm.tokens.put(f"{tenant.id}.bot.post", now // (HOUR * 1000), 300, end)
-    return noisy, quiet
+    gateway.node.platform.use(CommandsCapability).warm.tokens.put(f"{tenant.id}.bot.post", now // (HOUR * 1000), 300, end)
 
 
 async def escalations(tenant: Tenant) -> Counter[tuple[str, str | None]]:
@@ -278,43 +374,73 @@ async def test_fairness_can_be_turned_off(gateway: Gateway, tenant: Tenant) -> N
     assert (await escalations(tenant))["noisy", "warm_banned"] == 0
 
 
-async def test_repeated_warm_bans_become_a_ban_on_all_routes(gateway: Gateway, tenant: Tenant) -> None:
-    """Requirements 101, 102, 103, 105"""
-    noisy, _quiet = await fair(gateway, tenant)
-    commands = gateway.node.platform.use(CommandsCapability)
-    route = commands.view.route(tenant.id, "bot", "post")
-    assert route is not None
-    log = commands.limiter._warm_bans
-    counts, started = [], gateway.clock()
-    for minute in range(3):
-        gateway.clock.frozen_ms = started + minute * 60_000
-        counts += [await log.record(route, noisy.source, 30_000), await log.record(route, noisy.source, 30_000)]
-    assert counts == [1, 0, 2, 0, 3, 0], "bans of several workers in one window count once"
-    gateway.clock.frozen_ms = started + 180_000
-    log.record_soon(route, noisy.source, 30_000)
+async def test_a_dominant_sender_that_chose_the_slow_path_is_banned_too(gateway: Gateway, tenant: Tenant) -> None:
+    """Requirements 99, 112, 113: `cold-only` of the sender's tenant is no way around its quota."""
+    other = await gateway.tenant()
+    noisy, quiet = await fair(gateway, tenant, other)
+    (await other.client.post("/v1/admin/settings", {"snavioDispatchMode": "cold-only"})).ok()
+    (await tenant.client.put(f"/v1/quotas/bot/post/{noisy.source}", {"max": 2, "interval_seconds": HOUR})).ok(201)
+    for _ in range(5):
+        (await quiet.send()).ok(202)
+    found = [await noisy.send(target=f"{tenant.id}/bot") for _ in range(60)]
+    accepted = sum(one.status == 202 for one in found)
+    assert 20 < accepted < 40 and found[-1].problem(429, "rate-limit-exceeded")["detail"] == "source-quota"
+    assert (await outcomes(other))[-1]["escalated"] == "cold_only"
 
-    async def banned() -> list[Any]:
-        return (await tenant.client.get("/v1/bans")).ok()["bans"]  # type: ignore[no-any-return]
 
-    [ban] = await eventually(banned)
+async def test_repeated_warm_bans_become_a_ban_on_all_routes(gateway: Gateway, second_gateway: Gateway, tenant: Tenant) -> None:
+    """Requirements 101, 102, 103, 105: those of several workers in one window count once."""
+    noisy, quiet = await fair(gateway, tenant, window_seconds=60, ban_seconds=120)
+    started = gateway.clock()
+    for at, after_ms, count in (
+        (gateway, 0, 1),
+        (second_gateway, 59_000, 1),
+        (second_gateway, 200_000, 2),
+        (gateway, 300_000, 3),
+    ):
+        for one in (gateway, second_gateway):
+            one.clock.frozen_ms = started + after_ms
+        prefetched(at, tenant)
+        for sender in [quiet] * 5 + [noisy] * 25:
+            (await sender.at(at).send()).ok(202)
+        await at.node.platform.use(CommandsCapability).limiter._warm_bans.drain()
+        bans = (await tenant.client.get("/v1/bans")).ok()["bans"]
+        assert len(bans) == (count == 3), after_ms
+        value = await gateway.node.platform.bucket("postroad_warm_bans").get(f"{tenant.id}.bot.post.{tenant.id}.noisy")
+        assert value is not None and value.value is not None and len(msgspec.json.decode(value.value)["times"]) == count
+    [ban] = bans
     assert (ban["kind"], ban["creator"], ban["target"], ban["source"]) == ("warm", "dispatcher", None, noisy.source)
 
 
-async def ban(tenant: Tenant, source: str = "billing") -> None:
-    body = {"source": source, "kind": "warm", "target": "bot", "command": "post", "reason": "test"}
+async def ban(tenant: Tenant, source: str = "billing", kind: str = "warm") -> None:
+    body = {"source": source, "kind": kind, "target": "bot", "command": "post", "reason": "test"}
     (await tenant.client.post("/v1/bans", body)).ok(201)
 
 
-async def test_a_quota_applies_to_a_banned_sender_only(tenant: Tenant) -> None:
-    """Requirements 107, 108"""
-    sender = await limited(tenant, {"max": 100})
+@pytest.mark.parametrize(
+    ("route", "mode", "kinds", "escalated"),
+    [
+        ({}, "adaptive", ["warm"], "warm_banned"),
+        ({"dedupe_mode": "strict"}, "adaptive", ["warm"], "warm_banned"),
+        ({"acl_check": "sync"}, "adaptive", ["warm"], "acl_sync"),
+        ({}, "cold-only", ["warm"], "cold_only"),
+        ({}, "adaptive", ["warm", "cold-only"], "cold_only"),
+    ],
+)
+async def test_a_quota_applies_to_a_banned_sender_only(
+    tenant: Tenant, route: dict[str, Any], mode: str, kinds: list[str], escalated: str
+) -> None:
+    """Requirements 107, 108: whatever else makes its commands take the slow path."""
+    sender = await limited(tenant, {"max": 100}, **route)
     (await tenant.client.put("/v1/quotas/bot/post/billing", {"max": 2, "interval_seconds": HOUR})).ok(201)
+    (await tenant.client.post("/v1/admin/settings", {"snavioDispatchMode": mode})).ok()
     assert await send_many(sender, 5) == {202: 5}
-    await ban(tenant)
+    for kind in kinds:
+        await ban(tenant, kind=kind)
     assert await send_many(sender, 5) == {202: 2, 429: 3}
     events = [one for one in await outcomes(tenant) if one["event"] == "snavio.command.failed"]
     assert {(one["reason"], one["detail"], one["escalated"]) for one in events} == {
-        ("rate-limit-exceeded", "source-quota", "warm_banned")
+        ("rate-limit-exceeded", "source-quota", escalated)
     }
     assert (await usage(tenant))["used"] >= 7
     (await tenant.client.delete("/v1/quotas/bot/post/billing")).ok(204)

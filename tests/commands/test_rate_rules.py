@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from postroad.commands.rate_rules import (
@@ -91,6 +91,66 @@ def test_any_run_of_intervals_admits_at_most_its_share_and_a_burst(limit: Limit,
         check(admitted, limit)
 
 
+@settings(max_examples=300)
+@given(
+    st.sampled_from([1000, 60_000]),
+    st.lists(st.tuples(st.integers(1, 8), st.sampled_from([0, 0, 3, 12])), min_size=2, max_size=3),
+    st.lists(
+        st.tuples(
+            st.sampled_from(["acquire", "acquire", "wait", "change", "return", "use", "crash"]),
+            st.integers(0, 20),
+            st.integers(0, 5),
+        ),
+        max_size=80,
+    ),
+)
+def test_across_changes_a_run_of_intervals_admits_what_the_largest_limit_would(
+    interval_ms: int, sizes: list[tuple[int, int]], steps: list[tuple[str, int, int]]
+) -> None:
+    """Requirements 95, 113: also with tokens that other workers took before the change."""
+    limits = [Limit(most, interval_ms, burst) for most, burst in sizes]
+    limit, record, now = limits[0], None, 1_000_000
+    admitted: Counter[int] = Counter()
+    held: list[int] = []
+    most = {now // interval_ms: limit.max}  # the largest in effect, by interval
+    burst_max = limit.burst
+    for what, number, more in steps:
+        if what == "wait":
+            before, now = now // interval_ms, now + number * interval_ms // 4
+            for interval in range(before, now // interval_ms + 1):
+                most[interval] = max(most.get(interval, 0), limit.max)
+        elif what == "change":
+            limit = limits[number % len(limits)]
+            most[now // interval_ms] = max(most[now // interval_ms], limit.max)
+            burst_max = max(burst_max, limit.burst)
+        elif what == "return" and held:
+            record = give_back(record, limit, now, held.pop(), 1) or record
+        elif what == "use":
+            admitted.update(one for one in held if now < (one + 1) * interval_ms)
+            held.clear()
+        elif what == "crash":
+            held.clear()
+        elif what == "acquire":
+            got = acquire(record, limit, now, number, prefetch=more, worker="w", prefetch_workers=1)
+            record = got.record
+            admitted[record.interval] += got.granted
+            held += [record.interval] * got.prefetched
+    for start in admitted:
+        for end in range(start, max(admitted) + 1):
+            total = sum(admitted[one] for one in range(start, end + 1))
+            assert total <= (end - start + 1) * max(most[one] for one in range(start, end + 1)) + burst_max
+
+
+def test_use_survives_changes_of_the_length_of_intervals() -> None:
+    """What an interval has used counts while it lasts, whatever limits there are meanwhile."""
+    long, short = Limit(8, 60_000), Limit(2, 1000)
+    used = acquire(None, long, 0, 8).record
+    assert acquire(used, short, 100, 1).granted == 0
+    between = acquire(used, short, 200, 0).record
+    assert acquire(between, long, 300, 8).granted == 0
+    assert acquire(between, short, 1000, 8).granted == 2
+
+
 @given(LIMITS, LIMITS, STEPS, STEPS)
 def test_after_a_change_the_new_limit_holds(
     before: Limit, after: Limit, first: list[tuple[str, int, int]], then: list[tuple[str, int, int]]
@@ -167,7 +227,7 @@ def test_a_cooldown_refuses_after_the_limit_was_exhausted() -> None:
 
 
 def test_a_few_workers_prefetch_in_a_second() -> None:
-    """Requirements 109, 110, 111"""
+    """Requirements 109, 111"""
     limit, record = Limit(1000, 10_000), None
     taken = []
     for worker in "abcab":

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from postroad.api.command_limits import BanKind
 from postroad.commands.limit_records import BanRecord
 
 _STRENGTH = {"warm": 1, "cold-only": 2, "hard": 3}
@@ -29,14 +30,18 @@ class BanView:
         if record.route is not None:
             self._by_owner.setdefault(record.route[0], {})[key] = record
 
-    def find(self, source: str, tenant: str, service: str, command: str, now_ms: int) -> BanRecord | None:
-        """The strongest ban of the sender that concerns the route; of equal ones the one that ends last."""
+    def find(
+        self, source: str, tenant: str, service: str, command: str, now_ms: int, *, kind: BanKind | None = None
+    ) -> BanRecord | None:
+        """The strongest ban of the sender that concerns the route, or the one of a kind; of equal ones the one that ends last."""
         if not self._by_source:
             return None
         found: BanRecord | None = None
         for name in (source, f"{source.partition('/')[0]}/*"):
             for record in self._by_source.get(name, {}).values():
                 if not record.is_active(now_ms) or record.route not in (None, (tenant, service, command)):
+                    continue
+                if kind not in (None, record.kind):
                     continue
                 if found is None or _rank(record) > _rank(found):
                     found = record

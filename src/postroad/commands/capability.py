@@ -41,7 +41,6 @@ from postroad.commands.live_routes import LiveRoutes
 from postroad.commands.outcome_recorder import OutcomeRecorder
 from postroad.commands.quota_routes import QuotaRoutes
 from postroad.commands.quotas import Quotas
-from postroad.commands.rate_rules import Limit
 from postroad.commands.records import POLLS_BUCKET, ROUTES_BUCKET, SERVICES_BUCKET, PollRecord, RouteRecord, ServiceRecord
 from postroad.commands.registry_cache import RegistryCache
 from postroad.commands.registry_view import RegistryView
@@ -78,6 +77,7 @@ from postroad.telemetry.live_sections import LiveSection
 
 _SECRETS_SECONDS = 60.0
 _LIMITS_SECONDS = 10.0
+_TOKENS_SECONDS = 5.0
 
 
 class CommandsCapability(Capability):
@@ -303,6 +303,7 @@ class CommandsCapability(Capability):
         return (
             *((BackgroundJob(writes, Role.CONTROL, leader_only=True),) if self._has_snapshots else ()),
             BackgroundJob(self.cache.run, Role.GATEWAY),
+            BackgroundJob(every(_TOKENS_SECONDS, self.limiter.return_unused, "return of unused tokens"), Role.GATEWAY),
             BackgroundJob(self.verdicts.consume, Role.CONTROL, leader_only=True),
             BackgroundJob(
                 every(
@@ -319,11 +320,7 @@ class CommandsCapability(Capability):
         )
 
     async def flush(self) -> None:
-        await self.limiter.drain(self._limit_of)
-
-    def _limit_of(self, key: str) -> Limit | None:
-        record = self.route_table.get(key)
-        return None if record is None else limit_of(record.rate_limit)
+        await self.limiter.drain()
 
     async def delete_tenant(self, tenant: str) -> None:
         await self.bans.delete_all(tenant)

@@ -85,6 +85,7 @@ class Dispatcher:
     ) -> None:
         self._cache, self._publisher, self.outcomes, self._limiter = cache, publisher, outcomes, limiter
         self._warm, self._auditor, self._clock = warm, auditor, clock
+        self._bans = bans
         self._assessor = Assessor(cache, warm, bans, tenant_settings, clock, policy)
         self._direct = DirectDelivery(cache, publisher, outcomes, limiter, auditor, clock)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -253,9 +254,16 @@ class Dispatcher:
         return await self._limiter.admit(
             route,
             source,
-            is_banned=decision.escalated is Escalation.WARM_BANNED,
+            is_banned=self._is_warm_banned(route, source, now_ms),
+            is_cold=decision.escalated is Escalation.COLD_ONLY,
             may_prefetch=decision.escalated is Escalation.TOKEN_REQUIRED,
         )
+
+    def _is_warm_banned(self, route: KnownRoute, source: str, now_ms: int) -> bool:
+        """Whatever made the command take the slow path: a sender's tenant can choose that itself."""
+        if self._bans.find(source, *route.name, now_ms, kind="warm") is not None:
+            return True
+        return self._warm.fairness.is_banned(route.key, source, now_ms)
 
     async def _deliver(
         self, arrival: Arrival, command: Accepted, decision: Decision, route: KnownRoute, admission: Admission

@@ -88,11 +88,18 @@ class FairnessCounters:
             return None
         until_ms = now_ms + rules.ban_seconds * 1000
         if len(self._banned) >= _SOURCES_MAX:
-            self._banned = {pair: until for pair, until in self._banned.items() if until > now_ms}
+            self._forget_ban(now_ms)
         self._banned[route, source] = until_ms
         is_first = source not in window.reported
         window.reported.add(source)
         return WarmBan(shares, until_ms, is_first)
+
+    def _forget_ban(self, now_ms: int) -> None:
+        """Forget bans that have ended, or the oldest: a sender that still dominates is banned again."""
+        oldest = next(iter(self._banned))
+        del self._banned[oldest]
+        while self._banned and self._banned[oldest := next(iter(self._banned))] <= now_ms:
+            del self._banned[oldest]
 
     def is_banned(self, route: str, source: str, now_ms: int) -> bool:
         if not self._banned:

@@ -12,7 +12,7 @@ from postroad.commands.events import CommandEvent, WarmPathBan
 from postroad.commands.limit_records import QuotaRecord, quota_key
 from postroad.commands.rate_rules import Limit
 from postroad.commands.registry_view import KnownRoute
-from postroad.commands.token_blocks import TOKEN_MS_MAX
+from postroad.commands.token_blocks import TOKEN_MS_MAX, TokenBlock
 from postroad.commands.token_source import Exhausted, Token, TokenSource
 from postroad.commands.warm_bans import WarmBanLog
 from postroad.commands.warm_state import WarmState
@@ -59,8 +59,13 @@ class Limiter:
         if interval is None:
             return None
         self._prefetch(route, route.limit, now_ms)
+        self._count(route, source, now_ms, is_warm=True)
+        return Admission(interval=interval)
+
+    def _count(self, route: KnownRoute, source: str, now_ms: int, *, is_warm: bool) -> None:
+        """Count a dispatched command, and report the ban if the sender loses the warm path by it."""
         rules = route.fairness
-        ban = self._warm.fairness.count(route.key, source, rules, now_ms, is_warm=True)
+        ban = self._warm.fairness.count(route.key, source, rules, now_ms, is_warm=is_warm)
         if ban is not None and ban.is_first:
             metrics.bans.labels("warm", "worker").inc()
             self._report(
@@ -76,12 +81,13 @@ class Limiter:
                     throttle_until=rfc3339(ban.until_ms),
                 )
             )
-            self._warm_bans.record_soon(route, source, rules.ban_seconds * 1000)
-        return Admission(interval=interval)
+            self._warm_bans.record_soon(route, source, rules.window_seconds * 1000)
 
-    async def admit(self, route: KnownRoute, source: str, *, is_banned: bool, may_prefetch: bool) -> Admission:
+    async def admit(self, route: KnownRoute, source: str, *, is_banned: bool, is_cold: bool, may_prefetch: bool) -> Admission:
         """Acquire a token by a write, and one of the sender's quota if it is banned from the warm path.
 
+        `is_cold`: the command takes the slow path for its sender's sake; it counts like one of the warm path, so that `cold-only`
+        is no way around fairness.
         Raises RateLimitExceeded, FairnessViolation; EngineUnavailable.
         """
         limit = route.limit
@@ -102,7 +108,7 @@ class Limiter:
             if is_shadow:
                 return self._shadow()
             raise self._refused(route, source, token, is_banned=is_banned)
-        self._warm.fairness.count(route.key, source, route.fairness, now, is_warm=False)
+        self._count(route, source, now, is_warm=is_cold and not is_banned)
         return Admission(
             interval=token.interval,
             quota_interval=None if quota is None else quota.interval,
@@ -124,24 +130,27 @@ class Limiter:
         if self._tokens.known_limit(key) != limit:
             self._warm.tokens.drop(key)
 
-    async def drain(self, limit_of: Callable[[str], Limit | None]) -> None:
+    async def return_unused(self) -> None:
+        """Return the tokens that were taken in advance and whose time is over, to be called every few seconds: the route may get
+        no further command here."""
+        self._return(self._warm.tokens.take_unused(self._clock()))
+
+    async def drain(self) -> None:
         """Return the tokens that were taken in advance, before the process ends."""
-        for key, block in self._warm.tokens.drain().items():
-            limit = limit_of(key)
-            if limit is not None and self._clock() < block.valid_until_ms:
-                self._tokens.give_back(key, limit, block.interval, block.left)
+        self._return(self._warm.tokens.drain())
         await self._tokens.drain()
         await self._warm_bans.drain()
 
-    def _return_unused(self, now_ms: int) -> None:
-        for key, block in self._warm.tokens.take_unused().items():
-            metrics.tokens.labels("expired").inc(block.left)
+    def _return(self, unused: list[tuple[str, TokenBlock]]) -> None:
+        now = self._clock()
+        for key, block in unused:
             limit = self._tokens.known_limit(key)
-            if block.left and limit is not None and now_ms < (block.interval + 1) * limit.interval_ms:
+            if limit is not None and now < (block.interval + 1) * limit.interval_ms:
                 self._tokens.give_back(key, limit, block.interval, block.left)
+            else:
+                metrics.tokens.labels("expired").inc(block.left)
 
     def _prefetch(self, route: KnownRoute, limit: Limit, now_ms: int) -> None:
-        self._return_unused(now_ms)
         count = self._warm.tokens.wanted(route.key, limit, now_ms)
         if count <= 0:
             return

@@ -104,7 +104,7 @@ def _with_other_interval(record: RateRecord, limit: Limit, interval: int) -> Rat
     return RateRecord(
         interval=interval,
         interval_ms=limit.interval_ms,
-        used=min(record.used, limit.max) if overlaps else 0,
+        used=record.used if overlaps else 0,
         debt=record.debt,
         cooldown_until_ms=record.cooldown_until_ms,
         prefetchers=record.prefetchers,

@@ -29,9 +29,15 @@ class RevocationAuditor:
             senders = self._dispatched[key] = {}
         if source not in senders:
             self._pairs += 1
-            while self._pairs > _PAIRS_MAX and len(self._dispatched) > 1:
-                self._pairs -= len(self._dispatched.pop(next(iter(self._dispatched))))
+            if self._pairs > _PAIRS_MAX:
+                self._forget_oldest(key)
         senders[source] = at_ms
+
+    def _forget_oldest(self, kept: str) -> None:
+        """Forget the routes that were first dispatched to, but not the one in hand."""
+        self._dispatched[kept] = self._dispatched.pop(kept)  # now the newest
+        while self._pairs > _PAIRS_MAX and len(self._dispatched) > 1:
+            self._pairs -= len(self._dispatched.pop(next(iter(self._dispatched))))
 
     def check(self, route: RouteRecord, known: KnownRoute | None = None) -> None:
         """Report the dispatches that a newer record of the route shows to have been too late. Each is reported once.

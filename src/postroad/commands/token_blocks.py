@@ -46,7 +46,7 @@ class TokenBlocks:
     def __init__(self) -> None:
         self._blocks: dict[str, TokenBlock] = {}
         self._demands: dict[str, _Demand] = {}
-        self._unused: dict[str, TokenBlock] = {}
+        self._unused: list[tuple[str, TokenBlock]] = []
 
     def has(self, key: str, now_ms: int) -> bool:
         """True if a token can be used now."""
@@ -54,7 +54,7 @@ class TokenBlocks:
         if block is None:
             return False
         if now_ms >= block.valid_until_ms:
-            self._unused[key] = self._blocks.pop(key)
+            self._unused.append((key, self._blocks.pop(key)))
             return False
         return block.left > 0
 
@@ -74,22 +74,25 @@ class TokenBlocks:
             block.valid_until_ms = min(block.valid_until_ms, valid_until_ms)
             return
         if block is not None:
-            self._unused[key] = block
+            self._unused.append((key, block))
         self._blocks[key] = TokenBlock(interval, count, valid_until_ms)
 
     def drop(self, key: str) -> TokenBlock | None:
         """Forget the tokens of a route, whose limit has changed; returns them."""
         return self._blocks.pop(key, None)
 
-    def take_unused(self) -> dict[str, TokenBlock]:
+    def take_unused(self, now_ms: int) -> list[tuple[str, TokenBlock]]:
         """Tokens whose time is over; those of an interval that goes on can be returned."""
-        unused, self._unused = self._unused, {}
-        return unused
+        for key in list(self._blocks):
+            self.has(key, now_ms)
+        unused, self._unused = self._unused, []
+        return [one for one in unused if one[1].left]
 
-    def drain(self) -> dict[str, TokenBlock]:
+    def drain(self) -> list[tuple[str, TokenBlock]]:
         """Return all tokens, at shutdown."""
-        blocks, self._blocks = self._blocks, {}
-        return {key: block for key, block in blocks.items() if block.left}
+        unused, self._unused = [*self._unused, *self._blocks.items()], []
+        self._blocks = {}
+        return [one for one in unused if one[1].left]
 
     def wanted(self, key: str, limit: Limit, now_ms: int) -> int:
         """Count a command; returns how many tokens to take in advance now, 0 for none.

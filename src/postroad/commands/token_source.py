@@ -15,6 +15,7 @@ from postroad.kernel.errors import Conflict, EngineUnavailable, PostroadError
 
 RATES_BUCKET = "postroad_rates"
 _LINES_MAX = 20_000
+_EXHAUSTED_MS_MAX = 5_000  # before the record is read again: another worker may have returned tokens
 _CONFLICT_SECONDS = 0.002
 _CONFLICTS_FAST = 3  # before the next attempts wait
 
@@ -54,6 +55,7 @@ class _Line:
     on_prefetched: Prefetched | None = None
     returned: dict[int, int] = field(default_factory=dict)
     exhausted_until_ms: int = 0
+    read_again_at_ms: int = 0  # of a record that is exhausted
     task: "asyncio.Task[None] | None" = None
 
 
@@ -67,7 +69,7 @@ class TokenSource:
     async def acquire(self, key: str, limit: Limit) -> Token | Exhausted:
         """A token for one command. Raises EngineUnavailable at the deadline; then a token may be lost."""
         line = self._line(key, limit)
-        if self._clock() < line.exhausted_until_ms:
+        if self._is_exhausted(line):
             return Exhausted(line.exhausted_until_ms)
         future: asyncio.Future[Token | Exhausted] = asyncio.get_running_loop().create_future()
         line.waiters.append(future)
@@ -81,7 +83,7 @@ class TokenSource:
     def prefetch(self, key: str, limit: Limit, count: int, workers_max: int, on_prefetched: Prefetched) -> None:
         """Take tokens in advance, with the next write. `on_prefetched` receives them."""
         line = self._line(key, limit)
-        if self._clock() < line.exhausted_until_ms or line.prefetch:
+        if line.prefetch or self._is_exhausted(line):
             return
         line.prefetch, line.prefetch_workers, line.on_prefetched = count, workers_max, on_prefetched
         self._start(key, line)
@@ -120,6 +122,17 @@ class TokenSource:
         elif line.limit != limit:
             line.limit, line.exhausted_until_ms = limit, 0
         return line
+
+    def _is_exhausted(self, line: _Line) -> bool:
+        """As far as it is known: the record is read again after some seconds, or with the next interval."""
+        now = self._clock()
+        if now >= line.exhausted_until_ms:
+            return False
+        if now < line.read_again_at_ms:
+            return True
+        line.read_again_at_ms = now + _EXHAUSTED_MS_MAX
+        line.revision = None
+        return False
 
     def _start(self, key: str, line: _Line) -> None:
         if line.task is None:
@@ -186,10 +199,13 @@ class TokenSource:
             elif not token.deliver_at_ms:  # its caller has gone
                 line.returned[token.interval] = line.returned.get(token.interval, 0) + 1
         if len(tokens) < len(waiters):
-            line.exhausted_until_ms = rate_rules.retry_at_ms(record, limit, self._clock())
+            now = self._clock()
+            line.exhausted_until_ms, line.read_again_at_ms = rate_rules.retry_at_ms(record, limit, now), now + _EXHAUSTED_MS_MAX
             for waiter in waiters[len(tokens) :]:
                 if not waiter.done():
                     waiter.set_result(Exhausted(line.exhausted_until_ms))
+        elif rate_rules.available(record, limit):
+            line.exhausted_until_ms = record.cooldown_until_ms
         if acquired.prefetched and line.on_prefetched is not None:
             line.on_prefetched(record.interval, acquired.prefetched, rate_rules.end_ms(record))
 
