@@ -50,6 +50,21 @@ async def _queued(tenant: Tenant) -> list[dict[str, Any]]:
     return [one for one in await tenant.events("JOBS") if one["event"] == "job.queued"]
 
 
+async def test_the_dispatcher_may_write_to_a_queue_that_the_senders_key_may_not(gateway: Gateway, tenant: Tenant) -> None:
+    """Requirements 34, 47: the queue belongs to the owner of the route, who may look at it."""
+    queue = await register_target(tenant)
+    other = await gateway.tenant()
+    sender = await register_sender(other)
+    await grant(tenant, sender.source)
+    refused = other.client.with_headers(**{"X-Postroad-Tenant": tenant.id})
+    assert (await refused.post(f"{queue}/messages", {"payload": 1})).status in (401, 403)
+    (await other.client.post(f"{queue}/messages", {"payload": 1})).problem(404, "queue-not-found")
+    sent = (await sender.send(target=f"{tenant.id}/bot")).ok(202)
+    (await other.client.get(queue)).problem(404, "queue-not-found")
+    [message] = await tenant.pull(queue)
+    assert message["messageId"] == sent["messageId"] and message["headers"]["Snavio-Source"] == sender.source
+
+
 async def test_a_command_without_a_grant_is_denied(tenant: Tenant, sender: Sender) -> None:
     """Requirements 25, 62, 146, 204"""
     queue = await register_target(tenant)

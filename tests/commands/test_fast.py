@@ -133,7 +133,6 @@ def test_jitter_moves_fresh_and_stale_and_not_the_bound() -> None:
 
 @pytest.mark.parametrize("text", ["", "1", "1,2", "2,1,3", "0,1,2", "1,2,inf", "a,b,c"])
 def test_ages_must_ascend(text: str) -> None:
-    """Requirements 56"""
     with pytest.raises(ValueError):
         ages_of(text)
 

@@ -5,22 +5,25 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
+import msgspec
 import pytest
 
-from postroad.commands import metrics
+from postroad.commands import metrics, revocations
 from postroad.commands.capability import CommandsCapability
 from postroad.commands.events import ExecutedAfterAclRevoked
-from postroad.commands.fast import CacheAges
-from postroad.commands.records import ROUTES_BUCKET, GrantRecord, RevokedGrant, RouteRecord
+from postroad.commands.fast import CacheAges, Dispatch
+from postroad.commands.records import ROUTES_BUCKET, SERVICES_BUCKET, GrantRecord, RevokedGrant, RouteRecord
 from postroad.commands.registry_cache import _CacheWatch
 from postroad.commands.revocations import RevocationAuditor
 from postroad.commands.rules import Ages
 from postroad.jetstream.incoming_message import IncomingMessage
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.jetstream.tail import Tail
+from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import EngineUnavailable
 from postroad.kernel.event import PLATFORM
-from tests.commands.senders import Sender, grant, outcomes, register_sender, register_target
+from postroad.kernel.identity import Caller, Scope
+from tests.commands.senders import Sender, envelope, grant, outcomes, register_sender, register_target
 from tests.gateway import Gateway, Tenant, events_of, gateway_settings, running_gateway
 from tests.servers import Server
 from tests.waiting import eventually
@@ -28,6 +31,7 @@ from tests.waiting import eventually
 # The bound that is promised; milliseconds on an idle machine.
 _SECONDS_MAX = 1.0
 _OBSERVED_SECONDS = 2.0
+_CLIENTS = 8  # of each gateway
 
 
 @pytest.mark.parametrize(
@@ -37,6 +41,7 @@ _OBSERVED_SECONDS = 2.0
         ("trust", True),
         ("key", True),
         ("service", True),
+        ("tenant", True),
     ],
 )
 async def test_a_revocation_stops_commands_on_both_gateways(
@@ -64,7 +69,7 @@ async def test_a_revocation_stops_commands_on_both_gateways(
                 accepted_at.append(started)
 
     async with asyncio.TaskGroup() as group:
-        for one in both:
+        for one in both * _CLIENTS:
             group.create_task(load(one))
         await eventually(lambda: len(accepted_at) > 10)
         await _revoke(tenant, holder, what)
@@ -85,6 +90,7 @@ async def _revoke(tenant: Tenant, holder: Tenant, what: str) -> None:
         "key": lambda: client.delete(f"/api/control/keys/{holder.record.id}"),
         "route": lambda: client.delete("/v1/routes/bot/post"),
         "service": lambda: client.delete("/v1/services/billing"),
+        "tenant": lambda: tenant.gateway.admin.patch(f"/api/control/tenants/{tenant.id}", {"enabled": False}),
     }
     await calls[what]()
 
@@ -155,28 +161,32 @@ async def test_an_expired_cache_is_read_from_the_engine_or_the_command_refused(
     assert (await tenant.stats("/v1/queues/bot-post"))["ready"] == 1
 
 
-async def test_a_worker_that_is_cut_off_stops_at_the_bound(own_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Requirements 48, 59, 60, 63, 65: the ages pass by themselves. A decision is as old as the cache before it at least, and as
-    old as the cache after it at most."""
-    settings = gateway_settings(own_server.url, commands_critical_ages="1,4,4.2")
+@pytest.mark.parametrize(("bucket", "cache_name"), [(ROUTES_BUCKET, "grants"), (SERVICES_BUCKET, "secrets")])
+async def test_a_worker_that_is_cut_off_stops_at_the_bound(
+    own_server: Server, monkeypatch: pytest.MonkeyPatch, bucket: str, cache_name: str
+) -> None:
+    """Requirements 48, 56, 59, 60, 63, 65: the ages pass by themselves. A decision is as old as the cache before it at
+    least, and as old as the cache after it at most."""
+    ages = {"commands_secrets_fresh_seconds": 1.0, "commands_secrets_stale_seconds": 4.2}
+    settings = gateway_settings(own_server.url, **ages, commands_critical_ages="1,4,4.2")
     async with running_gateway(settings) as gateway:
         tenant = await gateway.tenant()
         await register_target(tenant, sensitivity="critical")
         await grant(tenant, "billing")
         sender, cache = await register_sender(tenant), gateway.node.platform.use(CommandsCapability).cache
         (await sender.send()).ok(202)
-        used = metrics.cache_use("grants", "stale")._value.get()
-        cut_off_followers(gateway, monkeypatch, f"KV_{ROUTES_BUCKET}")
+        used = metrics.cache_use(cache_name, "stale")._value.get()
+        cut_off_followers(gateway, monkeypatch, f"KV_{bucket}")
         cut_off(gateway, monkeypatch)
         found: list[tuple[float, int, float]] = []
         while not found or (found[-1][1] == 202 and found[-1][2] < 8):
-            before = cache.ages().routes
+            before = max(cache.ages().routes, cache.ages().secrets)
             answer = await sender.send()
-            found.append((before, answer.status, cache.ages().routes))
+            found.append((before, answer.status, max(cache.ages().routes, cache.ages().secrets)))
         assert answer.problem(503, "engine-unavailable")
         *accepted, (_, _, refused_at) = found
         assert max(age for age, _, _ in accepted) < 4.2 and refused_at >= 0.9 * 4
-        assert metrics.cache_use("grants", "stale")._value.get() > used
+        assert metrics.cache_use(cache_name, "stale")._value.get() > used
         assert len(accepted) + 1 == (await tenant.stats("/v1/queues/bot-post"))["ready"]
 
 
@@ -211,10 +221,27 @@ async def test_the_slow_stage_has_a_deadline(
     assert "not delivered" in (await sender.send()).problem(503, "engine-unavailable")["detail"]
 
 
-async def test_shield_and_fast_stage_decide_while_the_engine_is_away(
+async def test_shield_and_fast_stage_decide_while_the_engine_is_away(own_server: Server) -> None:
+    """Requirements 45, 48, 52: its process is suspended."""
+    async with running_gateway(gateway_settings(own_server.url)) as gateway:
+        tenant = await gateway.tenant()
+        await register_target(tenant)
+        await grant(tenant, "billing")
+        sender = await register_sender(tenant)
+        (await sender.send()).ok(202)
+        dispatcher = gateway.node.platform.use(CommandsCapability).dispatcher
+        caller = Caller(tenant.id, tenant.record.id, frozenset({Scope.PUBLISH}), name="test")
+        with own_server.suspended():
+            body = msgspec.json.encode(envelope(sender.secret, version=sender.version))
+            found = dispatcher.prepare(RequestContext(caller), "billing", body)
+            assert found is not None and isinstance(found.found, Dispatch)
+            assert dispatcher.prepare(RequestContext(caller), "billing", b"{}") is None, "refused with an event"
+
+
+async def test_the_registry_is_not_read_for_a_command_that_memory_can_decide(
     gateway: Gateway, sender: Sender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Requirements 48, 52: the registry is not read for a command that memory can decide."""
+    """Requirements 48, 52"""
     (await sender.send()).ok(202)
     cut_off(gateway, monkeypatch)
     assert (await sender.send()).ok(202)["path"] == "fast"
@@ -263,6 +290,22 @@ def test_a_dispatch_after_the_revocation_is_reported_once() -> None:
     [event] = found
     assert (event.source, event.target, event.command_name, event.tenant) == ("acme/a", "acme/bot", "post", "acme")
     assert (event.stale_duration_seconds, event.acl_revocation_timestamp) == (1.0, "1970-01-01T00:00:04.000Z")
+
+
+def test_the_memory_of_dispatches_is_bounded_and_keeps_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requirements 68: a route that was dispatched to first and again now is not the one to forget."""
+    monkeypatch.setattr(revocations, "_PAIRS_MAX", 5)
+    found: list[ExecutedAfterAclRevoked] = []
+    auditor = RevocationAuditor(found.append, lambda: 10_000)
+    other = msgspec.structs.replace(route(), command="other")
+    auditor.record(route(), "acme/a", 5_000)
+    for number in range(4):
+        auditor.record(other, f"acme/{number}", 5_000)
+    auditor.record(route(), "acme/b", 5_000)
+    auditor.record(route(), "acme/c", 5_000)
+    assert auditor._pairs == sum(len(one) for one in auditor._dispatched.values()) == 3
+    auditor.check(route(revoked=(RevokedGrant("acme/b", 4_000), RevokedGrant("acme/a", 4_000))))
+    assert [one.source for one in found] == ["acme/b", "acme/a"]
 
 
 def test_the_revocation_of_a_whole_tenant_concerns_its_services() -> None:

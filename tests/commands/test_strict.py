@@ -5,12 +5,16 @@ import uuid
 from collections import Counter
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from postroad.commands import dispatcher
 from postroad.commands.capability import CommandsCapability
+from postroad.commands.dedupe import marker_of
 from postroad.commands.seen_commands import FirstDelivery, SeenCommands
+from postroad.queues.message_writes import DeliveryMarker
 from tests.commands.senders import Sender, envelope, grant, outcomes, register_sender, register_target
 from tests.gateway import Gateway, Tenant
 from tests.waiting import eventually
@@ -31,7 +35,7 @@ def forget(gateway: Gateway) -> None:
 
 
 async def test_a_repeated_id_gets_the_ids_of_the_first(tenant: Tenant, sender: Sender) -> None:
-    """Requirements 36, 107, 129, 131, 132, 133, 135, 136, 205: new timestamps and HMACs of a retry do not matter."""
+    """Requirements 36, 129, 131, 132, 133, 135, 136, 205: new timestamps and HMACs of a retry do not matter."""
     command_id = str(uuid.uuid4())
     first = (await sender.send(command_id=command_id)).ok(202)
     assert first["path"] == "slow" and "duplicate" not in first
@@ -148,6 +152,26 @@ async def test_the_repeated_event_of_a_command_above_the_limit_is_identical(
     assert bool(delivered[0]["deliver_at"]) is not bool(delivered[0]["shadow"])
 
 
+async def test_an_id_is_new_after_its_time(tenant: Tenant, sender: Sender, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requirements 139"""
+
+    def short_marker(*given: Any) -> DeliveryMarker:
+        return msgspec.structs.replace(marker_of(*given), ttl_ms=1000)
+
+    monkeypatch.setattr(dispatcher, "marker_of", short_marker)
+    command_id = str(uuid.uuid4())
+    first = (await sender.send(command_id=command_id)).ok(202)
+
+    async def is_new() -> bool:
+        answer = await sender.send(command_id=command_id)
+        if answer.status == 200:
+            assert answer.json["messageId"] == first["messageId"]
+        return answer.status == 202
+
+    await eventually(is_new, 10)
+    assert (await tenant.stats(QUEUE))["ready"] == 2
+
+
 async def test_a_batch_reports_duplicates(tenant: Tenant, sender: Sender) -> None:
     body = envelope(sender.secret)
     result = (await sender.client.post("/v1/commands/batch", {"commands": [body, body, body]})).ok()
@@ -165,9 +189,38 @@ async def test_the_time_to_live_has_limits(tenant: Tenant) -> None:
     assert (await tenant.client.get("/v1/routes/bot/post")).ok()["dedupe_ttl_seconds"] == 300
 
 
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abc"), st.integers(0, 40), st.integers(0, 2), st.sampled_from(["send"] * 4 + ["crash"])),
+        max_size=80,
+    ),
+    st.integers(1, 3),
+    st.integers(0, 5),
+)
+def test_each_id_is_delivered_once_within_its_time_and_is_new_after_it(
+    steps: list[tuple[str, int, int, str]], ids_max: int, longer: int
+) -> None:
+    """Requirements 130, 139: three workers that crash, forget, and share markers which the engine may keep a moment longer."""
+    ttl, now = 30, 0
+    workers = [SeenCommands(ids_max) for _ in range(3)]
+    markers: dict[str, int] = {}  # id → when it ends
+    delivered_at: dict[str, int] = {}
+    for name, pause, worker, what in steps:
+        now += pause
+        if what == "crash":
+            workers[worker] = SeenCommands(ids_max)
+            continue
+        if workers[worker].find("r", "s", name, now) is not None or markers.get(name, 0) > now:
+            assert now < delivered_at[name] + ttl + longer, "a new id was taken for a repeated one"
+            continue
+        assert name not in delivered_at or now >= delivered_at[name] + ttl, "delivered twice"
+        delivered_at[name], markers[name] = now, now + ttl + longer
+        workers[worker].add("r", "s", name, FirstDelivery(name, "b", now + ttl))
+
+
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 40), st.booleans()), max_size=60), st.integers(1, 4))
 def test_an_id_is_found_until_its_time_unless_newer_ones_displaced_it(steps: list[tuple[str, int, bool]], ids_max: int) -> None:
-    """Requirements 139: what memory says is always what was added last, and never after its time."""
+    """Requirements 132: what memory says is always what was added last, and never after its time."""
     seen, known, now = SeenCommands(ids_max), dict[str, FirstDelivery](), 0
     for name, pause, is_added in steps:
         now += pause
