@@ -119,7 +119,8 @@ def test_contents_that_cannot_be_are_refused_even_if_they_are_sealed() -> None:
 
 
 def test_damaged_snapshots_are_refused_or_one_that_was_written() -> None:
-    """Requirements 87: never a crash, never a grant that the registry did not have then. `THOROUGH=1` runs 100,000 cases."""
+    """Requirements 87: never a crash, never a grant that the registry did not have then. `HYPOTHESIS_PROFILE=thorough` runs
+    100,000 cases."""
     genuine = [snapshot(head(number), routes(20, 3, number), services(number % 7)) for number in range(4)]
     expected = {number: content_of(read(one)) for number, one in enumerate(genuine)}
     random_ = random.Random(21)
