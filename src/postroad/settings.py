@@ -222,7 +222,7 @@ class Settings(Section):
     lake_endpoint: str | None = setting(None, "Endpoint of an S3 server other than Amazon's: `https://minio:9000`.")
     lake_days: int = setting(400, "Days that the lake keeps events and reports.", positive)
     lake_archive_days: int = setting(30, "Days that the lake keeps archived commands and messages.", positive)
-    lake_bronze_days: int = setting(30, "Days that the lake keeps raw messages.", positive)
+    lake_bronze_days: int = setting(30, "Days that the lake keeps raw messages, at most as long as archived ones.", positive)
 
     # Operation
     registry_max_age_unready_seconds: float = setting(

@@ -26,6 +26,9 @@ def environment(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -
 def test_rows_of_a_deleted_tenant_are_removed_once_and_those_of_others_stay(environment: Environment) -> None:
     events = command_traffic(41, 40, start=NOON)
     send(environment.settings, framed(events))
+    send_raw(
+        environment.settings, [Message(f"command.{tenant}".encode(), b"", b"no line of ours") for tenant in ("globex", "acme")]
+    )
     entry = msgspec.json.encode({"v": 1, "action": "tenant.delete", "tenant": "globex", "target": "globex"})
     send_raw(environment.settings, [Message(b"audit.globex", b"", entry)])
     environment.pipeline().run_once()
@@ -33,6 +36,8 @@ def test_rows_of_a_deleted_tenant_are_removed_once_and_those_of_others_stay(envi
     for table in ("command_events", "commands"):
         left = sorted(event.event_id for event in events if event.table == table and event.tenant != "globex")
         assert sorted(row["event_id"] for row in environment.rows(table)) == left, table
+    assert {row["subject"] for row in environment.rows("bronze")} == {"command.acme", "audit.globex"}
+    assert [row["raw"] for row in environment.rows("quarantine")] == ["no line of ours"], "that of the other tenant"
     today = datetime.now(UTC).date()
     assert erase_deleted_tenants(environment.lake, today) == 0, "the deletion is done"
     version = environment.lake.table("commands").version

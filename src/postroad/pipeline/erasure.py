@@ -1,6 +1,9 @@
-"""Erasure: removes the rows of deleted tenants from tables with what tenants sent. A tenant id is never used again."""
+"""Erasure: removes the rows of deleted tenants from tables with what tenants sent. A tenant id is never used again.
 
-from collections.abc import Collection
+Payloads are in the archives, in the frames of `bronze`, and in lines of them that are in `quarantine`.
+"""
+
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from functools import partial
@@ -12,8 +15,12 @@ from postroad.pipeline.delta_table import DataFile, TableFormat, write_file
 from postroad.pipeline.lake import Lake
 from postroad.pipeline.storage import Storage
 from postroad.pipeline.tables import ARCHIVES
+from postroad.telemetry.frames import STREAMS
 
-TABLES = ("command_events", *sorted(ARCHIVES))
+_BY_TENANT = ("command_events", *sorted(ARCHIVES))
+_BY_FRAME = ("quarantine", "bronze")  # in this order: frames tell which lines of the quarantine are a tenant's
+TABLES = (*_BY_TENANT, *_BY_FRAME)
+_COLUMNS = {"bronze": ["subject"], "quarantine": ["stream", "sequence"]}  # that tell whose a row is; else `tenant`
 ERASED = "erased-tenants"  # the application whose version is the sequence of the last deletion in the audit log
 _LOOK_BACK = timedelta(days=14)
 _ACTION = "tenant.delete"
@@ -21,9 +28,11 @@ _ACTION = "tenant.delete"
 
 @dataclass(frozen=True, slots=True)
 class _Rewrite:
+    """`owners`: tenants, their subjects, or places of their frames, as `_owners` reads them."""
+
     table: TableFormat
     file: DataFile
-    tenants: tuple[str, ...]
+    owners: tuple[str, ...]
 
 
 def erase_deleted_tenants(lake: Lake, today: date) -> int:
@@ -33,7 +42,10 @@ def erase_deleted_tenants(lake: Lake, today: date) -> int:
     deleted = _deletions(lake, (today - _LOOK_BACK).isoformat(), done)
     if not deleted:
         return 0
-    changed = sum(_erase(lake, name, tuple(sorted(deleted))) for name in TABLES if name in lake.table_names)
+    subjects = tuple(f"{prefix}.{tenant}" for tenant in sorted(deleted) for prefix in STREAMS.values())
+    owners = {name: tuple(sorted(deleted)) for name in _BY_TENANT}
+    owners |= {"quarantine": _quarantined(lake, subjects), "bronze": subjects}
+    changed = sum(_erase(lake, name, owners[name]) for name in TABLES if name in lake.table_names)
     marker.commit(transactions={ERASED: max(deleted.values())})
     return changed
 
@@ -51,9 +63,32 @@ def _deletions(lake: Lake, since: str, after: int) -> dict[str, int]:
     return found
 
 
-def _erase(lake: Lake, name: str, tenants: tuple[str, ...]) -> int:
+def _quarantined(lake: Lake, subjects: tuple[str, ...]) -> tuple[str, ...]:
+    """The places of frames with these subjects that have lines in the quarantine."""
+    read, schema = lake.storage.read_table, lake.table("quarantine").format.schema
+    places: set[str] = set()
+    for file in lake.files("quarantine"):
+        places.update(_owners("quarantine", read(f"quarantine/{file.path}", schema, _COLUMNS["quarantine"])).to_pylist())
+    files = lake.files("bronze") if places else []
+    if not files:
+        return ()
+    find = partial(_places_of, storage=lake.storage, table=lake.table("bronze").format, subjects=subjects, places=sorted(places))
+    found = lake.spark.sparkContext.parallelize(files, len(files)).flatMap(find).collect()
+    return tuple(sorted(found))
+
+
+def _places_of(
+    file: DataFile, storage: Storage, table: TableFormat, subjects: tuple[str, ...], places: Sequence[str]
+) -> list[str]:
+    frames = storage.read_table(f"bronze/{file.path}", table.schema, ["subject", "stream", "sequence"])
+    frames = frames.filter(_is_any(frames.column("subject"), subjects))
+    found = _owners("quarantine", frames)
+    return list(found.filter(_is_any(found, places)).to_pylist())
+
+
+def _erase(lake: Lake, name: str, owners: tuple[str, ...]) -> int:
     table = lake.table(name)
-    due = [_Rewrite(table.format, file, tenants) for file in table.files()]
+    due = [_Rewrite(table.format, file, owners) for file in table.files()] if owners else []
     if not due:
         return 0
     written = lake.spark.sparkContext.parallelize(due, len(due)).map(partial(_rewrite, storage=lake.storage)).collect()
@@ -64,18 +99,24 @@ def _erase(lake: Lake, name: str, tenants: tuple[str, ...]) -> int:
 
 
 def _rewrite(one: _Rewrite, storage: Storage) -> list[DataFile]:
-    """The file itself if it has no row of these tenants; else one without them, or none if no row is left."""
-    path = f"{one.table.name}/{one.file.path}"
-    if not _has_any(storage.read_table(path, one.table.schema, ["tenant"]).column("tenant"), one.tenants):
+    """The file itself if it has no row of these owners; else one without them, or none if no row is left."""
+    name, path = one.table.name, f"{one.table.name}/{one.file.path}"
+    if not pc.any(
+        _is_any(_owners(name, storage.read_table(path, one.table.schema, _COLUMNS.get(name, ["tenant"]))), one.owners)
+    ).as_py():
         return [one.file]
     rows = storage.read_table(path, one.table.schema)
-    left = rows.filter(pc.invert(_is_any(rows.column("tenant"), one.tenants)))
+    left = rows.filter(pc.invert(_is_any(_owners(name, rows), one.owners)))
     return [write_file(storage, one.table, one.file.day, left, "erased")] if len(left) else []
 
 
-def _is_any(column: pa.ChunkedArray, tenants: Collection[str]) -> pa.ChunkedArray:
-    return pc.is_in(column, pa.array(list(tenants), pa.string()))
+def _owners(table: str, rows: pa.Table) -> pa.ChunkedArray:
+    """Whose each row is: a tenant, the subject of a frame, or the place of one."""
+    if table == "quarantine":
+        sequences = pc.cast(rows.column("sequence"), pa.string())
+        return pc.binary_join_element_wise(rows.column("stream"), sequences, ":")
+    return rows.column("subject" if table == "bronze" else "tenant")
 
 
-def _has_any(column: pa.ChunkedArray, tenants: Collection[str]) -> bool:
-    return bool(pc.any(_is_any(column, tenants)).as_py())
+def _is_any(column: pa.ChunkedArray, values: Collection[str]) -> pa.ChunkedArray:
+    return pc.fill_null(pc.is_in(column, pa.array(list(values), pa.string())), False)

@@ -40,15 +40,16 @@ class TablePolicy:
 
 
 def table_policies(bronze_days: int, days: int, archive_days: int = 30) -> Mapping[str, TablePolicy]:
-    """`archive_days` is for the tables with contents of commands and messages."""
+    """`archive_days` is for the tables with contents of commands and messages; frames and refused lines have them, too."""
+    frame_days = min(bronze_days, archive_days)
     silver = {
         name: TablePolicy(ROW_ORDER.get(name, ("tenant", "event", "time")), archive_days if name in ARCHIVES else days)
         for name in silver_tables()
     }
     return {
         **silver,
-        "bronze": TablePolicy(("stream", "sequence"), bronze_days),
-        "quarantine": TablePolicy(("stream", "sequence", "line"), bronze_days),
+        "bronze": TablePolicy(("stream", "sequence"), frame_days),
+        "quarantine": TablePolicy(("stream", "sequence", "line"), frame_days),
         "audit": TablePolicy(("tenant", "sequence"), days),
         "rollups": TablePolicy(("report", "tenant", "minute"), days, _merged_rollups),
         "sessions": TablePolicy(("tenant", "session_id"), _SESSION_DAYS, session_states.merge),
