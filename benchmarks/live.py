@@ -1,7 +1,8 @@
 """Live readers of topics over server-sent events and WebSockets, beside nchan and pushpin.
 
     .venv/bin/python -m benchmarks.live [messages] [readers …]      default: 200 messages, 200 and 1000 readers
-    .venv/bin/python -m benchmarks.live sockets [connections]       10,000 open WebSockets: memory, and publishes beside them
+    .venv/bin/python -m benchmarks.live sockets [connections] [--sync 2s] [--rounds 5]
+                                                                    10,000 open WebSockets: memory, and publishes beside them
 
 One writer publishes as fast as it is answered; then 20 messages a second. Servers take turns. `processor` is the time of the
 processes that serve readers, per delivered message, publishing included. nchan and pushpin keep messages in memory; those of
@@ -13,13 +14,14 @@ import asyncio
 import contextlib
 import http.client
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from array import array
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -36,6 +38,7 @@ from benchmarks.topics import processes, processor_seconds
 
 ROUNDS = 2
 PACED = 20
+PUBLISHED_PER_SECOND = 100
 SETTLE_SECONDS = 0.5
 BODY = '{"order":"4711","customer":"c-0815","total":"129.90","note":"' + MARKER.decode() + "x" * 40 + '"}'
 
@@ -223,11 +226,11 @@ def p99(times: list[float]) -> float:
 
 
 async def publish_times(session: aiohttp.ClientSession, seconds: float) -> list[float]:
-    """Latencies in ms of publishes to a topic without readers, 50 a second."""
+    """Latencies in ms of publishes to a topic without readers, at a fixed rate."""
     times: list[float] = []
     started = time.monotonic()
-    for number in range(int(50 * seconds)):
-        await asyncio.sleep(max(0.0, started + number / 50 - time.monotonic()))
+    for number in range(int(PUBLISHED_PER_SECOND * seconds)):
+        await asyncio.sleep(max(0.0, started + number / PUBLISHED_PER_SECOND - time.monotonic()))
         before = time.monotonic()
         async with session.post("/v1/topics/other/messages", json={"subject": "a", "payload": number}) as answer:
             assert answer.status == 201
@@ -246,52 +249,92 @@ async def publish_to_all(session: aiohttp.ClientSession, messages: int) -> list[
     return sent
 
 
-async def hold(server: Server, connections: int, messages: int = 10) -> str:
-    """Publishes to another topic: alone, beside idle sockets, beside sockets that get a message a second, and alone again."""
-    pids = processes(server.pid)["worker"]
+@dataclass(slots=True)
+class Held:
+    """Latencies of publishes to another topic, of all rounds: without sockets, beside idle ones, and beside ones that get a
+    message a second; and how long those messages took."""
+
+    alone: list[float] = field(default_factory=list)
+    idle: list[float] = field(default_factory=list)
+    served: list[float] = field(default_factory=list)
+    delays: list[float] = field(default_factory=list)
+    ratios: list[tuple[float, float]] = field(default_factory=list)  # of the p99 of each round: idle and served to alone
+    kib_each: float = 0.0
+
+    def end_round(self, alone: list[float], idle: list[float], served: list[float]) -> None:
+        self.alone, self.idle, self.served = self.alone + alone, self.idle + idle, self.served + served
+        self.ratios.append((p99(idle) / p99(alone), p99(served) / p99(alone)))
+
+
+async def hold(server: Server, connections: int, rounds: int, messages: int = 10) -> str:
+    """The phases take turns: alone, beside idle sockets, beside sockets that get a message a second, and alone again."""
+    held = Held()
     headers = {"Authorization": f"Bearer {server.key}"}
     async with aiohttp.ClientSession(server.url, headers=headers) as session:
         for topic in ("held", "other"):
             async with session.put(f"/v1/topics/{topic}", json={}) as answer:
                 answer.raise_for_status()
         await publish_times(session, 2)
-        alone, before = await publish_times(session, messages), memory_kib(pids)
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "arrivals"
-            url = server.url.replace("http", "ws") + "/v1/ws?held"
-            command = [sys.executable, "-m", "benchmarks.sse_readers", url, str(connections), str(messages), str(file)]
-            readers = await asyncio.create_subprocess_exec(
-                *command, f"Authorization: {headers['Authorization']}", stdout=subprocess.PIPE
-            )
-            assert readers.stdout is not None
-            if await readers.stdout.readline() != b"connected\n":
-                raise SystemExit("the sockets could not be opened")
-            each = (memory_kib(pids) - before) / connections
-            idle = await publish_times(session, messages)
-            sent, served = await asyncio.gather(publish_to_all(session, messages), publish_times(session, messages))
-            await readers.wait()
-            arrivals = array("d", file.read_bytes())
-        alone += await publish_times(session, messages)
-    delays = [1000 * (at - sent[place % messages]) for place, at in enumerate(arrivals) if at]
-    missing = connections * messages - len(delays)
-    rows: list[list[object]] = [["none", "", f"{p99(alone):.1f}", "", "", ""]]
-    for name, times, delay in (("idle", idle, ""), ("one message a second", served, f"{p99(delays):.0f}")):
-        ratio = f"{p99(times) / p99(alone):.2f}"
-        rows.append([f"{connections:,}, {name}", f"{each:.1f}", f"{p99(times):.1f}", ratio, delay, missing if delay else ""])
-    return table(["sockets", "KiB each", "publish p99 ms", "ratio", "delivered p99 ms", "missing"], rows)
+        for _ in range(rounds):
+            await hold_once(session, server, headers, connections, messages, held)
+    return held_table(held, connections, rounds * messages)
+
+
+async def hold_once(
+    session: aiohttp.ClientSession, server: Server, headers: dict[str, str], connections: int, messages: int, held: Held
+) -> None:
+    pids = processes(server.pid)["worker"]
+    alone, before = await publish_times(session, messages / 2), memory_kib(pids)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "arrivals"
+        url = server.url.replace("http", "ws") + "/v1/ws?held"
+        command = [sys.executable, "-m", "benchmarks.sse_readers", url, str(connections), str(messages), str(file)]
+        readers = await asyncio.create_subprocess_exec(
+            *command, f"Authorization: {headers['Authorization']}", stdout=subprocess.PIPE
+        )
+        assert readers.stdout is not None
+        if await readers.stdout.readline() != b"connected\n":
+            raise SystemExit("the sockets could not be opened")
+        held.kib_each = held.kib_each or (memory_kib(pids) - before) / connections  # later rounds reuse the memory
+        idle = await publish_times(session, messages)
+        sent, served = await asyncio.gather(publish_to_all(session, messages), publish_times(session, messages))
+        await readers.wait()
+        arrivals = array("d", file.read_bytes())
+    alone += await publish_times(session, messages / 2)
+    held.delays += [1000 * (at - sent[place % messages]) for place, at in enumerate(arrivals) if at]
+    held.end_round(alone, idle, served)
+
+
+def held_table(held: Held, connections: int, messages: int) -> str:
+    """Of all rounds; in brackets the lowest and the highest ratio of a round."""
+    missing = connections * messages - len(held.delays)
+    rows: list[list[object]] = [["none", "", *_quantiles(held.alone), "", "", ""]]
+    for name, times, column in (("idle", held.idle, 0), ("one message a second", held.served, 1)):
+        of_rounds = sorted(one[column] for one in held.ratios)
+        ratio = f"{p99(times) / p99(held.alone):.2f} ({of_rounds[0]:.2f} to {of_rounds[-1]:.2f})"
+        delivered = [f"{p99(held.delays):.0f}", missing] if column else ["", ""]
+        rows.append([f"{connections:,}, {name}", f"{held.kib_each:.1f}", *_quantiles(times), ratio, *delivered])
+    head = ["sockets", "KiB each", "samples", "publish p50 ms", "p99 ms", "ratio of p99", "delivered p99 ms", "missing"]
+    return table(head, rows)
+
+
+def _quantiles(times: list[float]) -> list[object]:
+    return [len(times), f"{statistics.median(times):.1f}", f"{p99(times):.1f}"]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("messages", nargs="?", default="200")
     parser.add_argument("readers", nargs="*", type=int)
+    parser.add_argument("--sync", help="POSTROAD_SYNC of the server, such as 2s")
+    parser.add_argument("--rounds", type=int, default=5)
     chosen = parser.parse_args()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     if chosen.messages == "sockets":
         count = chosen.readers[0] if chosen.readers else 10_000
-        with postroad() as server:
-            print(uvloop.run(hold(server, count)))
+        with postroad(**({} if chosen.sync is None else {"POSTROAD_SYNC": chosen.sync})) as server:
+            print(uvloop.run(hold(server, count, chosen.rounds)))
         return
     print(compare(int(chosen.messages), chosen.readers or [200, 1000]))
 

@@ -117,6 +117,7 @@ async def test_nothing_is_lost_or_shown_twice_when_the_server_restarts(running: 
             await running.start().ready()
             expected += [await publish(client, 7, f"000001{number}{later}", "placed") for later in range(3)]
             await eventually(lambda wanted=list(expected): _equals(page, wanted), 90)  # type: ignore[misc]
+            assert await page.text_content("#status") == "connected (websocket)"
 
 
 async def test_a_page_renews_its_token_and_misses_nothing(running: Installation, browser: Browser) -> None:

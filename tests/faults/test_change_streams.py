@@ -4,8 +4,8 @@ every acknowledged revision once, in order."""
 import asyncio
 import os
 import signal
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from functools import partial
 from typing import Any
 
 import aiohttp
@@ -13,6 +13,7 @@ import pytest
 
 from tests.chaos.deployment import Clustered
 from tests.faults.conftest import Install
+from tests.faults.test_cluster_subscriptions import kill_processes
 from tests.faults.test_topics import kill_all, kill_engine, kill_worker
 from tests.installation import Installation
 from tests.waiting import eventually
@@ -77,6 +78,13 @@ async def copies(url: str, headers: dict[str, str]) -> list[tuple[int, str]]:
         cursor = f"&cursor={page['nextCursor']}"
 
 
+async def time_to_current(url: str, headers: dict[str, str], writers: Writers) -> None:
+    """Report how long the copies need for what was acknowledged up to a fault, while clients write on."""
+    started, last = time.monotonic(), max(writers.acknowledged)
+    await eventually(lambda: is_current(url, headers, last), CURRENT_SECONDS)
+    print(f"lag under 1 s, {time.monotonic() - started:.1f} s after the last fault")
+
+
 async def check_copies(url: str, headers: dict[str, str], writers: Writers) -> None:
     last = max(writers.acknowledged)
     await eventually(lambda: is_current(url, headers, last), CURRENT_SECONDS)
@@ -85,6 +93,12 @@ async def check_copies(url: str, headers: dict[str, str], writers: Writers) -> N
     assert revisions == sorted(set(revisions)), "once and in order"
     keys = dict(found)
     assert {revision: keys.get(revision) for revision in writers.acknowledged} == writers.acknowledged
+
+
+async def more_writes(writers: Writers) -> None:
+    """Return once clients have written a hundred values more."""
+    count = len(writers.acknowledged) + 100
+    await eventually(lambda: len(writers.acknowledged) > count, 120)
 
 
 @pytest.mark.parametrize("keys", [1, 1000])
@@ -97,9 +111,10 @@ async def test_every_acknowledged_revision_is_copied_once_through_kills(install:
     await eventually(lambda: len(writers.acknowledged) > 100, 60)
     for kill in (kill_bridge, kill_worker, kill_engine, kill_all):
         kill(running)
-        more = len(writers.acknowledged) + 100
-        await eventually(partial(lambda count: len(writers.acknowledged) > count, more), 120)
+        await more_writes(writers)
         await eventually(lambda: running.background_pids and running.worker_pids and running.children("nats-server"), 60)
+    kill_bridge(running)
+    await time_to_current(url, headers, writers)
     stop.set()
     await asyncio.gather(*writing)
     await check_copies(url, headers, writers)
@@ -118,19 +133,29 @@ async def deployment(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[
 @pytest.mark.slow
 @pytest.mark.xdist_group("cluster")
 @pytest.mark.timeout(400)
-async def test_every_acknowledged_revision_is_copied_once_through_kills_of_leaders(deployment: Clustered) -> None:
+@pytest.mark.parametrize("keys", [1, 1000])
+async def test_every_acknowledged_revision_is_copied_once_through_kills_on_a_cluster(deployment: Clustered, keys: int) -> None:
+    """Of the leaders of bucket and topic, of the bridge, and of the gateways."""
     url, headers = deployment.urls()[0], deployment.headers()
     assert await call(url, headers, "POST", "/v1/buckets", {"name": "cart", "change_stream_topic": "cart-events"})
-    writers, stop = Writers(deployment.urls, headers, 20), asyncio.Event()
+    writers, stop = Writers(deployment.urls, headers, keys), asyncio.Event()
     writing = [asyncio.create_task(writers.write(number, stop)) for number in range(WRITERS)]
     await eventually(lambda: len(writers.acknowledged) > 100, 60)
     for stream in ("KV_default__cart", "T_default__cart-events"):
         leader = await deployment.cluster.leader(stream)
         leader.kill()
-        more = len(writers.acknowledged) + 100
-        await eventually(partial(lambda count: len(writers.acknowledged) > count, more), 120)
+        await more_writes(writers)
         await asyncio.to_thread(leader.start)
         await leader.healthy()
+    for name in ("delivery", "gateway"):
+        await kill_processes(deployment, name)
+        await more_writes(writers)
+    leader = await deployment.cluster.leader("T_default__cart-events")
+    leader.kill()
+    await kill_processes(deployment, "delivery")
+    await time_to_current(url, headers, writers)
+    await asyncio.to_thread(leader.start)
+    await leader.healthy()
     stop.set()
     await asyncio.gather(*writing)
     await check_copies(url, headers, writers)

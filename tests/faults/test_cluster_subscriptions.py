@@ -35,7 +35,7 @@ async def kill_leader(deployment: Clustered, stream: str) -> None:
     await leader.healthy()
 
 
-async def _kill_processes(deployment: Clustered, name: str) -> None:
+async def kill_processes(deployment: Clustered, name: str) -> None:
     """Of both installations: one of them is the owner of the subscription."""
     for gateway in deployment.gateways:
         for pid in gateway.children(f"postroad.runtime.worker {name}"):
@@ -59,8 +59,8 @@ async def test_each_message_is_delivered_through_kills_of_leaders_and_processes(
         kills: list[Callable[[], Awaitable[None]]] = [
             lambda: kill_leader(deployment, "T_default__orders"),
             lambda: kill_leader(deployment, "PROGRESS"),
-            lambda: _kill_processes(deployment, "delivery"),
-            lambda: _kill_processes(deployment, "gateway"),
+            lambda: kill_processes(deployment, "delivery"),
+            lambda: kill_processes(deployment, "gateway"),
         ]
         await asyncio.gather(publisher.run(), _kill_at_times(kills, receiver))
         assert len(publisher.acknowledged) == MESSAGES

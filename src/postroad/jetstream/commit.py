@@ -35,7 +35,7 @@ from postroad.jetstream.submitted_write import (
 )
 from postroad.jetstream.write_buffer_limit import WriteBufferLimit
 from postroad.kernel.backoff import Backoff
-from postroad.kernel.errors import Conflict, EngineRefused, EngineUnavailable, PostroadError, TooLarge
+from postroad.kernel.errors import Conflict, EngineNoResponders, EngineRefused, EngineUnavailable, PostroadError, TooLarge
 from postroad.kernel.futures import resolve
 from postroad.kernel.ids import ShortIds
 
@@ -255,7 +255,7 @@ class Committer:
                 return
             if error is not None and not self._fail_overdue([write], asyncio.get_running_loop().time(), error):
                 return
-            await self._send_until_acknowledged([write])
+            await self._send_until_acknowledged([write], error)
         finally:
             self._in_flight.remove(write.size)
             self._schedule_send()
@@ -303,8 +303,10 @@ class Committer:
         metrics.commit_separate_writes.inc(len(left))
         await asyncio.gather(*[self._send_until_acknowledged([write]) for write in left])
 
-    async def _send_until_acknowledged(self, writes: list[SubmittedWrite]) -> Exception | None:
-        """Send, and repeat while there is no answer, until stored or past the deadline.
+    async def _send_until_acknowledged(self, writes: list[SubmittedWrite], cause: Exception | None = None) -> Exception | None:
+        """Send, and repeat while there is no answer, until stored or past the deadline. `cause`: of an earlier attempt's failure.
+
+        Past the deadline, "no responders" to any attempt is the cause: the deadline ends the last one, mostly without an answer.
 
         Return the error if a batch of several writes was rejected; every other outcome is given to the callers.
         """
@@ -322,7 +324,8 @@ class Committer:
                         self._resolve(write, self._closed_by)
                     return None
                 delay = next(delays)
-                writes = self._fail_overdue(writes, loop.time() + delay, error)
+                cause = error if cause is None or isinstance(error, EngineNoResponders) else cause
+                writes = self._fail_overdue(writes, loop.time() + delay, cause)
                 if writes:
                     await asyncio.sleep(delay)
                     await self._connection.wait_up_until(min(write.deadline for write in writes))

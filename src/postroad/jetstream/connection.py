@@ -328,8 +328,8 @@ class Connection:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + (timeout or self.settings.request_timeout)
         delays = _API_BACKOFF.delays()
+        cause = "no answer"
         while True:
-            cause = "no answer"
             try:
                 async with asyncio.timeout_at(deadline):
                     await self.wait_up()

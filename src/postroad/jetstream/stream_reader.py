@@ -279,10 +279,11 @@ async def _read_from_leader(connection: Connection, stream: str, body: dict[str,
 
 
 async def _direct_get(connection: Connection, target: str, body: bytes) -> Reply:
-    """A direct get, repeated until the timeout if the connection is lost or there is no leader."""
+    """A direct get, repeated until the timeout if the connection is lost or there is no leader. An answer that there are no
+    responders is the cause of the failure also if a later attempt had none."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + connection.settings.request_timeout
-    kind: type[EngineUnavailable]
+    kind: type[EngineUnavailable] = EngineUnavailable
     while True:
         try:
             async with asyncio.timeout_at(deadline):
@@ -292,7 +293,7 @@ async def _direct_get(connection: Connection, target: str, body: bytes) -> Reply
                 return reply
             kind = EngineNoResponders
         except (ConnectionLost, TimeoutError):
-            kind = EngineUnavailable
+            pass
         if loop.time() + 0.05 > deadline:
             raise kind(f"reading {target.split('.')[0]} was not answered", retry_after=1)
         await asyncio.sleep(0.05)
