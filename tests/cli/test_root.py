@@ -24,7 +24,7 @@ from tests.cli.shell import Shell
 
 
 def test_a_message_is_published_pulled_and_acknowledged(shell: Shell) -> None:
-    made = shell.run("queues", "put", "orders", "--visibility-timeout-ms", "60000", "--json").json
+    made = shell.run("queues", "put", "orders", "--visibility-timeout-ms", "60000", "--backend", "engine", "--json").json
     assert made["settings"]["visibilityTimeoutMs"] == 60_000
 
     options = ("--header", "kind=new", "--correlation-id", "c", "--priority", "high", "--json")

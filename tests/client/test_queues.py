@@ -8,6 +8,7 @@ import pytest
 from postroad.api.queue_purging import WaitingFilter
 from postroad.client import Message, Task
 from postroad.client.errors import (
+    BodyInvalid,
     Forbidden,
     JobEnded,
     JobInProgress,
@@ -66,6 +67,14 @@ async def test_settings_can_be_changed_singly(sdk: Sdk) -> None:
     queue = await sdk("queues.update", "orders", max_attempts=5, max_messages=None)
     assert (queue.settings.max_attempts, queue.settings.max_messages) == (5, 0)
     assert (queue.settings.replicas, queue.replicas) == (3, 1)
+
+
+async def test_the_backend_is_chosen_at_creation_and_says_what_it_supports(sdk: Sdk) -> None:
+    await sdk("queues.put", "orders", backend="engine")
+    queue = await sdk("queues.get", "orders")
+    assert queue.settings.backend == "engine" and {"peek", "priority", "longLeases"} <= set(queue.features)
+    with pytest.raises(BodyInvalid, match="backend"):
+        await sdk("queues.put", "orders", backend="rabbitmq")
 
 
 async def test_a_page_of_queues_has_the_total(sdk: Sdk) -> None:

@@ -116,6 +116,7 @@ def test_rabbitmq_is_added_to_every_process_that_serves_queues() -> None:
     for name in serving:
         url = added[name]["environment"]["POSTROAD_RABBITMQ_URL"].replace("${RABBITMQ_PASSWORD:?choose a password", "p")
         assert load_settings({"POSTROAD_RABBITMQ_URL": url.replace(" without special characters}", "")})
+        assert list(added[name]["depends_on"]) == ["rabbitmq"]
     rabbit = added["rabbitmq"]
     assert rabbit["healthcheck"]["test"] and rabbit["volumes"] and "ALL" in rabbit["cap_drop"]
 

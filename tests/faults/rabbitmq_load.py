@@ -15,7 +15,7 @@ import aiohttp
 from tests.waiting import eventually
 
 QUEUE = "/v1/queues/q"
-_REFUSALS = {409, 502, 503}  # a lease that is over; a part that is not there
+_OVER, _ABSENT = 409, {502, 503}  # a lease that is over: nothing was done; a part is not there: it may have been done
 
 
 class Ledger:
@@ -47,18 +47,22 @@ class RabbitLoad:
         self._number = 0
 
     async def call(self, method: str, path: str, body: object = None) -> dict[str, Any] | None:
-        """None if there was no certain response."""
+        """The response; None if there was none, or an error."""
+        return (await self.send(method, path, body))[1]
+
+    async def send(self, method: str, path: str, body: object = None) -> tuple[int, dict[str, Any] | None]:
+        """Status and response; 0 if there was none."""
         assert self._session is not None
         try:
             async with self._session.request(method, next(self._urls) + path, json=body) as answer:
                 self.ledger.statuses[answer.status] += 1
                 if answer.status >= 300:
-                    if answer.status not in _REFUSALS:
+                    if answer.status != _OVER and answer.status not in _ABSENT:
                         self.ledger.faults.append(f"{method} {path}: {answer.status} {(await answer.text())[:200]}")
-                    return None
-                return await answer.json() if answer.status != 204 else {}
+                    return answer.status, None
+                return answer.status, await answer.json() if answer.status != 204 else {}
         except (aiohttp.ClientError, TimeoutError):
-            return None
+            return 0, None
 
     @asynccontextmanager
     async def running(self) -> Any:
@@ -114,9 +118,17 @@ class RabbitLoad:
             if await self.call("POST", f"{QUEUE}/nack", {"receiptId": receipt, "action": "dlq"}) is not None:
                 self.ledger.dead.setdefault(message, time.monotonic())
         elif chosen < 0.97:  # else its lease ends
-            self.ledger.maybe_acked.add(message)
-            if await self.call("POST", f"{QUEUE}/ack", {"receiptId": receipt}) is not None:
-                self.ledger.acked.setdefault(message, time.monotonic())
+            await self._ack(message, receipt)
+
+    async def _ack(self, message: str, receipt: str) -> None:
+        """A refused ack has had no effect: the message must come again, or it is lost."""
+        was_uncertain = message in self.ledger.maybe_acked
+        self.ledger.maybe_acked.add(message)
+        status, answer = await self.send("POST", f"{QUEUE}/ack", {"receiptId": receipt})
+        if answer is not None:
+            self.ledger.acked.setdefault(message, time.monotonic())
+        elif status == _OVER and not was_uncertain:
+            self.ledger.maybe_acked.discard(message)
 
     async def progresses(self, count: int, seconds: float) -> None:
         """Return once as many further acks were answered, or something is wrong."""

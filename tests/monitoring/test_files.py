@@ -39,7 +39,7 @@ def test_alerts_are_named_once_and_say_what_happens() -> None:
 
 def test_dashboards_are_what_grafana_reads() -> None:
     found = {path.stem: json.loads(path.read_text()) for path in (ROOT / "deploy" / "grafana").glob("*.json")}
-    assert set(found) == {"overview", "queue", "engine", "pipeline", "tenant"}
+    assert set(found) == {"overview", "queue", "engine", "rabbitmq", "pipeline", "tenant"}
     for content in found.values():
         panels = content["panels"]
         assert len({panel["id"] for panel in panels}) == len(panels) and content["uid"].startswith("postroad-")

@@ -28,7 +28,7 @@ from postroad.aws.queue_attributes import (
 )
 from postroad.aws.resource_names import queue_arn
 from postroad.queues.browsing import QueueBrowser
-from postroad.queues.lifecycle import QueueLifecycle
+from postroad.queues.lifecycle import QueueLifecycle, check_readable_dead_letters
 from postroad.queues.records import QueueRecord
 from postroad.queues.stats import QueueStatsReader
 
@@ -72,7 +72,8 @@ class SqsQueues:
         return {"QueueUrl": call.queue_url(name)}
 
     async def _check_redrive(self, call: Call, name: str, given: dict[str, str], *, is_fifo: bool) -> None:
-        """Raises AwsError unless the dead-letter queue exists, has the same type and allows this source."""
+        """Raises AwsError unless the dead-letter queue exists, has the same type and allows this source; BodyInvalid if it is in
+        RabbitMQ."""
         policy = given.get("RedrivePolicy")
         if not policy:
             return
@@ -83,6 +84,7 @@ class SqsQueues:
             target = await self._lifecycle.find(call.context.tenant, target_name)
         except QueueNotFound as exc:
             raise missing_target(policy) from exc
+        check_readable_dead_letters(target)
         if target.is_ordered != is_fifo:
             raise mixed_target(policy)
         if not allows_source(target.settings, name, call.account):

@@ -117,6 +117,16 @@ ALERTS: tuple[Alert, ...] = (
         "1m",
     ),
     Alert(
+        "PostroadRabbitUnavailable",
+        "engine",
+        "sum(increase(postroad_rabbitmq_failed_calls_total[5m]))",
+        "> 10",
+        "{{ $value }} calls of RabbitMQ failed in 5 minutes: it is unreachable, silent, blocked or without a leader.",
+        {'postroad_rabbitmq_failed_calls_total{instance="gateway:8080"}': "0+10x60"},
+        "critical",
+        "2m",
+    ),
+    Alert(
         "PostroadRegistryStale",
         "engine",
         "max by (instance) (postroad_registry_age_seconds)",

@@ -123,6 +123,21 @@ ENGINE = Dashboard(
     ),
 )
 
+RABBITMQ = Dashboard(
+    "rabbitmq",
+    "Postroad: queues in RabbitMQ",
+    (
+        Panel("Calls that failed", _rate("postroad_rabbitmq_failed_calls_total"), "reqps", "failed", text="Each is a 503."),
+        Panel("Messages confirmed", _rate("postroad_rabbitmq_published_total"), "reqps", "confirmed"),
+        Panel("Deliveries held", "sum(postroad_rabbitmq_leases)"),
+        Panel("Leases that ended without an ack", _rate("postroad_rabbitmq_leases_expired_total"), "reqps"),
+        Panel("Operations on leases of another worker", _rate("postroad_rabbitmq_forwarded_total"), "reqps"),
+        Panel("Deliveries of settled messages, dropped", _rate("postroad_rabbitmq_suppressed_total"), "reqps"),
+        Panel("Deliveries that no pull waited for", _rate("postroad_rabbitmq_strays_total"), "reqps"),
+        Panel("Dead letters of RabbitMQ, moved", _rate("postroad_rabbitmq_dead_lettered_total"), "reqps"),
+    ),
+)
+
 PIPELINE = Dashboard(
     "pipeline",
     "Postroad: pipeline",
@@ -172,4 +187,4 @@ TENANT = Dashboard(
     (_TENANTS,),
 )
 
-DASHBOARDS = (OVERVIEW, QUEUE, ENGINE, PIPELINE, TENANT)
+DASHBOARDS = (OVERVIEW, QUEUE, ENGINE, RABBITMQ, PIPELINE, TENANT)

@@ -74,6 +74,9 @@ class QueueBackend(Protocol):
     async def long_lease_ms(self) -> int:
         """Longest lease that new queues can have, from delivery to its end; 0: no other than the settings say."""
 
+    async def prepare(self, record: QueueRecord) -> None:
+        """Called before a new queue is registered. Idempotent. Raises BackendCannot if it cannot be created, ever."""
+
     async def create(self, record: QueueRecord) -> None:
         """Create what the queue needs, or change it to the settings of the record. Idempotent. Raises EngineRefused."""
 

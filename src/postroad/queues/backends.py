@@ -36,6 +36,9 @@ class Backends(QueueBackend):
     async def long_lease_ms(self) -> int:
         return 0
 
+    async def prepare(self, record: QueueRecord) -> None:
+        await self.of(record).prepare(record)
+
     async def create(self, record: QueueRecord) -> None:
         await self.of(record).create(record)
 

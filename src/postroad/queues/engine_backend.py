@@ -73,6 +73,9 @@ class EngineBackend(QueueBackend):
     async def long_lease_ms(self) -> int:
         return 0
 
+    async def prepare(self, record: QueueRecord) -> None:
+        """`create` does it all, and what it refuses is removed with the record."""
+
     async def create(self, record: QueueRecord) -> None:
         subject = record.subject
         options: dict[str, object] = {

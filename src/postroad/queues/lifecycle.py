@@ -145,7 +145,7 @@ class QueueLifecycle:
     async def _check_dead_letter_queue(self, context: RequestContext, name: str) -> None:
         if context.caller.may_use("queue", name):
             with contextlib.suppress(QueueNotFound):
-                _check_readable_dead_letters(await self.find(context.tenant, name))
+                check_readable_dead_letters(await self.find(context.tenant, name))
                 return
         raise invalid_field("$.deadLetterQueue", f"there is no queue {name[:100]!r}")
 
@@ -210,6 +210,7 @@ class QueueLifecycle:
             created_at_ms=now,
             updated_at_ms=now,
         )
+        await self._backend.prepare(record)
         after = msgspec.structs.replace(settings, backend=backend)
         return await self._streams.create(key, record, self._audit.change(context, "queue.create", name, after=after))
 
@@ -343,7 +344,7 @@ class QueueLifecycle:
         return await self._streams.recover_all()
 
 
-def _check_readable_dead_letters(queue: QueueRecord) -> None:
+def check_readable_dead_letters(queue: QueueRecord) -> None:
     """Raises BodyInvalid for a dead-letter queue whose messages cannot be read."""
     if not queue.is_readable:
         raise invalid_field("$.deadLetterQueue", f"the messages of {queue.name!r} are in RabbitMQ and cannot be read there")

@@ -8,7 +8,7 @@ from postroad.api.queues import ENGINE, RABBITMQ, Backend, QueueSettings
 from postroad.kernel.json import invalid_field
 from postroad.queues.records import QueueRecord
 
-_ENGINE_FEATURES = ("peek", "remove", "cancel", "geo")
+_ENGINE_FEATURES = ("peek", "remove", "cancel", "geo", "ordered", "longLeases")
 _UNORDERED_FEATURES = ("priority", "uniqueKey", "fairness", "maxInFlight")
 _RABBITMQ_FEATURES = ("amqp",)
 
@@ -16,7 +16,7 @@ _RABBITMQ_FEATURES = ("amqp",)
 def features_of(record: QueueRecord) -> tuple[str, ...]:
     """What the queue supports beyond the operations that every queue has."""
     if record.backend == RABBITMQ:
-        return _RABBITMQ_FEATURES
+        return (*_RABBITMQ_FEATURES, "longLeases") if record.long_lease_ms else _RABBITMQ_FEATURES
     return _ENGINE_FEATURES if record.is_ordered else (*_ENGINE_FEATURES, *_UNORDERED_FEATURES)
 
 

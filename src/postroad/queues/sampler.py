@@ -2,7 +2,8 @@
 
 A queue with messages, or with traffic since its last sample, is sampled in every round, and for two minutes after that, so that
 reports have a whole minute in which it is empty; an empty and idle one every five minutes. A round samples a limited number of
-queues, the longest waiting first.
+queues, the longest waiting first. Queues of another backend than the engine are sampled beside the others, which do not wait for
+them for longer than a second: what is sampled later belongs to the next round.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from typing import Protocol
 
 import structlog
 
-from postroad.api.queues import DEFAULT_DRAIN_SECONDS, QueueStats
+from postroad.api.queues import DEFAULT_DRAIN_SECONDS, QueueNotFound, QueueStats
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import stream_info
 from postroad.jetstream.replicated_table import ReplicatedTable
@@ -31,6 +32,7 @@ _IDLE_SECONDS = 300.0
 _EMPTIED_SECONDS = 120.0
 _ROUND_MAX = 1000
 _CONCURRENCY = 8
+_OTHERS_SECONDS = 1.0
 
 log = structlog.get_logger("postroad.queues")
 
@@ -75,6 +77,8 @@ class QueueSampler:
         self._last: dict[str, _LastSample] = {}
         self._existing: list[tuple[str, str]] = []
         self._listeners: list[SampleListener] = []
+        self._samples: dict[str, list[QueueSampled]] = {}  # by tenant, of the next round
+        self._others: asyncio.Task[list[int]] | None = None  # samples the queues of other backends
 
     def add_listener(self, listener: SampleListener) -> None:
         self._listeners.append(listener)
@@ -90,14 +94,22 @@ class QueueSampler:
                 await asyncio.sleep(self._seconds)
                 await self.sample_due()
         finally:
+            if self._others is not None:
+                self._others.cancel()
             self._throughput.stop_totals()
 
     async def sample_due(self) -> int:
         """Sample the queues that are due; return how many events were recorded."""
-        due = iter(self._due(asyncio.get_running_loop().time()))
+        due = self._due(asyncio.get_running_loop().time())
         with_dead_letters = _TenantsWithDeadLetters(self._connection)
-        samples: dict[str, list[QueueSampled]] = {}
-        failures = await asyncio.gather(*(self._sample_all(due, with_dead_letters, samples) for _ in range(_CONCURRENCY)))
+        if self._others is None or self._others.done():
+            others = self._sample_each([one for one in due if not one.is_readable], with_dead_letters)
+            self._others = asyncio.create_task(others)
+        failures = await self._sample_each([one for one in due if one.is_readable], with_dead_letters)
+        await asyncio.wait({self._others}, timeout=_OTHERS_SECONDS)
+        if self._others.done():
+            failures = [*failures, *self._others.result()]
+        samples, self._samples = self._samples, {}
         await self._publisher.publish(itertools.chain(*samples.values()), self._existing)
         for of_tenant in samples.values():
             self._outbox.record(None, *of_tenant)
@@ -128,24 +140,27 @@ class QueueSampler:
         ]
         return [by_stream[stream] for _, stream in sorted(due)[:_ROUND_MAX]]
 
-    async def _sample_all(
-        self,
-        due: Iterator[QueueRecord],
-        with_dead_letters: "_TenantsWithDeadLetters",
-        samples: dict[str, list[QueueSampled]],
-    ) -> int:
+    async def _sample_each(self, due: Iterable[QueueRecord], with_dead_letters: "_TenantsWithDeadLetters") -> list[int]:
+        """Sample queues, some at a time; the numbers of failures."""
+        shared = iter(due)
+        return await asyncio.gather(*(self._sample_all(shared, with_dead_letters) for _ in range(_CONCURRENCY)))
+
+    async def _sample_all(self, due: Iterator[QueueRecord], with_dead_letters: "_TenantsWithDeadLetters") -> int:
         """Sample one queue after the other; return the number of failures."""
         failures = 0
         for record in due:
             try:
-                samples.setdefault(record.tenant, []).append(await self._sample(record, with_dead_letters))
+                sample = await self._sample(record, with_dead_letters)
+                self._samples.setdefault(record.tenant, []).append(sample)
             except PostroadError:  # the queue is being deleted, or JetStream is unavailable: the next round tries again
                 failures += 1
         return failures
 
     async def _sample(self, record: QueueRecord, with_dead_letters: "_TenantsWithDeadLetters") -> QueueSampled:
         stats = await self._stats.sample(record, has_dead_letters=await with_dead_letters.includes(record.tenant))
-        now, last = asyncio.get_running_loop().time(), self._last[record.stream]
+        now, last = asyncio.get_running_loop().time(), self._last.get(record.stream)
+        if last is None:
+            raise QueueNotFound("the queue was deleted meanwhile")
         seconds = max(now - last.at, 0.001)
         last.at = now
         last.has_messages = bool(stats.ready or stats.leased or stats.retrying or stats.delayed)

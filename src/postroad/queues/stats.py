@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from postroad.api.queues import QueueStats
+from postroad.api.queues import Backend, QueueStats
 from postroad.jetstream.connection import Connection
 from postroad.kernel.clock import Clock
 from postroad.queues.backend import QueueBackend
@@ -38,7 +38,7 @@ class QueueStatsReader:
         self._waiting = waiting
         self.oldest_job: Callable[[QueueRecord], Awaitable[int | None]] | None = None  # where jobs are known
         self._cached: dict[str, tuple[float, asyncio.Task[QueueStats]]] = {}
-        self._slots = asyncio.Semaphore(_CONCURRENCY)
+        self._slots: dict[Backend, asyncio.Semaphore] = {}  # a backend that does not answer occupies its own only
 
     async def stats(self, record: QueueRecord, *, is_fresh: bool = False) -> QueueStats:
         """With `is_fresh` as of now, else up to a second old. Raises QueueNotFound if the queue is being deleted."""
@@ -54,7 +54,7 @@ class QueueStatsReader:
         return await asyncio.shield(reading)
 
     async def _read(self, record: QueueRecord) -> QueueStats:
-        async with self._slots:
+        async with self._slots.setdefault(record.backend, asyncio.Semaphore(_CONCURRENCY)):
             return await self.sample(record)
 
     async def sample(self, record: QueueRecord, *, has_dead_letters: bool = True) -> QueueStats:

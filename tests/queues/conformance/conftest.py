@@ -11,6 +11,7 @@ from postroad.api.queues import RABBITMQ
 from postroad.container import Role
 from postroad.kernel.configuration import Secret
 from postroad.queues.capability import QueuesCapability
+from postroad.queues.rabbitmq.receiving import QueueReceiver
 from postroad.queues.rabbitmq.service import RabbitService
 from postroad.queues.settings import QueuesSettings
 from postroad.settings import Settings
@@ -60,10 +61,24 @@ class Case:
     tenant: Tenant
     elsewhere: Tenant
     created: list[str] = field(default_factory=list)
+    features: frozenset[str] = frozenset()
+
+    def supports(self, feature: str) -> bool:
+        """As the first queue of the case says. A test of an operation that is not supported expects its exact error."""
+        assert self.features, "there is no queue yet"
+        return feature in self.features
 
     async def queue(self, name: str = "q", **settings: object) -> str:
         self.created.append(await self.tenant.queue(name, backend=self.backend, **settings))
+        if not self.features:
+            self.features = frozenset((await self.tenant.client.get(self.created[-1])).ok()["features"])
         return self.created[-1]
+
+    def receiver(self, name: str = "q") -> QueueReceiver:
+        """That of the first gateway, for a queue in RabbitMQ."""
+        wanted = f"{PREFIX}.{self.tenant.id}.{name}"
+        [found] = [one for one in self.rabbit.backend.owned.receivers.values() if one.queue == wanted]
+        return found
 
     @property
     def rabbit_url(self) -> str:

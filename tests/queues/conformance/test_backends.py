@@ -10,12 +10,15 @@ import pytest
 
 from postroad.api.queues import ENGINE, StrictQueueSettings
 from postroad.kernel.configuration import Secret
+from postroad.queues.capability import QueuesCapability
 from postroad.runtime.embedded_server import free_port
-from tests.gateway import Gateway, gateway_settings, running_gateway
+from tests.certificates import Authority
+from tests.gateway import Client, Gateway, gateway_settings, running_gateway
 from tests.queues.conformance.conftest import Case
 from tests.queues.conformance.test_native import only_record
 from tests.queues.conformance.test_queues import drained
 from tests.rabbitmq_server import RabbitServer, needs_rabbitmq
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -40,20 +43,21 @@ async def test_the_backend_is_shown_and_cannot_be_changed(case: Case) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "settings"),
+    ("feature", "settings"),
     [
-        ("$.ordered", {"ordered": True}),
-        ("$.maxInFlight", {"maxInFlight": 5}),
-        ("$.geo", {"geo": "auto"}),
-        ("$.visibilityTimeoutMs", {"visibilityTimeoutMs": 30 * 60_000}),
+        ("ordered", {"ordered": True}),
+        ("maxInFlight", {"maxInFlight": 5}),
+        ("geo", {"geo": "auto"}),
+        ("longLeases", {"visibilityTimeoutMs": 30 * 60_000}),
     ],
 )
-async def test_settings_that_the_backend_cannot_keep_are_refused(case: Case, path: str, settings: dict[str, object]) -> None:
+async def test_settings_that_the_backend_cannot_keep_are_refused(case: Case, feature: str, settings: dict[str, object]) -> None:
+    await case.queue("plain")
     response = await case.tenant.client.put("/v1/queues/q", {"backend": case.backend, **settings})
-    if case.backend == ENGINE:
+    if case.supports(feature):
         response.ok(201)
     else:
-        assert response.problem(422, "invalid-body")["errors"][0]["path"] == path
+        assert response.problem(422, "invalid-body")["errors"][0]["path"] == f"$.{next(iter(settings))}"
 
 
 async def test_earlier_releases_can_read_the_record(case: Case) -> None:
@@ -110,7 +114,7 @@ async def test_a_lease_is_as_long_as_the_backend_can_keep_it(case: Case) -> None
     extended = await case.tenant.client.post(f"{queue}/extend", {"receiptId": message["receiptId"], **too_long})
     pulled = await case.tenant.client.post(f"{queue}/pull", too_long)
     for response in (extended, pulled):
-        if case.backend == ENGINE:
+        if case.supports("longLeases"):
             response.ok()
         else:
             assert response.problem(422, "invalid-body")["errors"][0]["path"] == "$.visibilityTimeoutMs"
@@ -155,6 +159,91 @@ async def test_a_blocked_rabbitmq_refuses_messages_and_serves_the_rest(engine_ur
             (await tenant.client.delete(queue)).ok(204)
     finally:
         await asyncio.to_thread(server.stop)
+
+
+@needs_rabbitmq
+async def test_a_silent_rabbitmq_keeps_nobody_waiting(engine_url: str, tmp_path: Path) -> None:
+    """It is stopped, not ended, so its connections stay open. Each request has its own deadline, whatever waits before it."""
+    server = RabbitServer(tmp_path / "rabbitmq")
+    try:
+        await asyncio.to_thread(server.start)
+        async with running_gateway(gateway_settings(engine_url, rabbitmq_url=Secret(server.url))) as gateway:
+            tenant = await gateway.tenant()
+            names = [f"q{number}" for number in range(14)]
+            queues = [await tenant.queue(name, backend="rabbitmq") for name in names]
+            engine = await tenant.queue("engine", backend="engine")
+            await tenant.publish(queues[0], 1)
+            sampler = gateway.node.platform.use(QueuesCapability).sampler
+            server.suspend()
+            client = tenant.client
+            async with asyncio.timeout(90):  # in turn, they would wait for 10 s each
+                waiting = asyncio.gather(
+                    *(client.post(f"{queues[0]}/messages", {"payload": number}) for number in range(50)),
+                    *(client.get(queue) for queue in queues),
+                    *(client.post(f"{queue}/pull", {"waitMs": 5000}) for queue in queues),
+                )
+                while not waiting.done():
+                    await tenant.publish(engine, 1)
+                    assert (await tenant.stats(engine))["ready"]
+                    assert await sampler.sample_due() >= 1
+                for response in await waiting:
+                    response.problem(503, "backend-unavailable")
+                    assert int(response.headers["retry-after"]) >= 1
+                (await client.get(queues[0])).problem(503, "backend-unavailable")
+                readiness = (await client.get("/readyz")).ok()["checks"]["rabbitmq"]
+                assert "does not answer" in readiness["detail"]
+            server.resume()
+
+            async def is_back() -> bool:
+                return (await client.get(queues[0])).status == 200 and len(await _pulled(client, queues[0])) > 0
+
+            await eventually(is_back, 60)
+    finally:
+        server.resume()
+        await asyncio.to_thread(server.stop)
+
+
+async def _pulled(client: Client, queue: str) -> list[Any]:
+    response = await client.post(f"{queue}/pull", {"maxMessages": 100})
+    return list(response.json.get("messages", []))
+
+
+@needs_rabbitmq
+async def test_the_nodes_are_tried_in_turn_and_their_certificates_are_verified(engine_url: str, tmp_path: Path) -> None:
+    authority, stranger, port = Authority(_folder(tmp_path, "ca")), Authority(_folder(tmp_path, "other")), free_port()
+    authority.issue()
+    server = RabbitServer(
+        tmp_path / "rabbitmq",
+        f"listeners.ssl.1 = 127.0.0.1:{port}",
+        f"ssl_options.cacertfile = {authority.ca_file}",
+        f"ssl_options.certfile = {authority.certificate}",
+        f"ssl_options.keyfile = {authority.key}",
+        "ssl_options.verify = verify_peer",
+        "ssl_options.fail_if_no_peer_cert = true",
+    )
+    own = f"certfile={authority.certificate}&keyfile={authority.key}"
+    dead, secure = f"amqp://guest:guest@127.0.0.1:{free_port()}/", f"amqps://guest:guest@127.0.0.1:{port}/?"
+    try:
+        await asyncio.to_thread(server.start)
+        url = Secret(f"{dead},{secure}cafile={authority.ca_file}&{own}")
+        async with running_gateway(gateway_settings(engine_url, rabbitmq_url=url)) as gateway:
+            tenant = await gateway.tenant()
+            queue = await tenant.queue(backend="rabbitmq")
+            await tenant.publish(queue, "by TLS")
+            [message] = await eventually(lambda: tenant.pull(queue, waitMs=1000))
+            assert message["payload"] == "by TLS"
+            (await tenant.client.delete(queue)).ok(204)
+        for refused in (f"{secure}cafile={stranger.ca_file}&{own}", f"{secure}cafile={authority.ca_file}"):
+            async with running_gateway(gateway_settings(engine_url, rabbitmq_url=Secret(refused))) as gateway:
+                tenant = await gateway.tenant()
+                (await tenant.client.put("/v1/queues/q", {"backend": "rabbitmq"})).problem(503, "backend-unavailable")
+    finally:
+        await asyncio.to_thread(server.stop)
+
+
+def _folder(home: Path, name: str) -> Path:
+    (home / name).mkdir()
+    return home / name
 
 
 async def test_readiness_does_not_depend_on_a_backend_that_is_not_the_default(case: Case) -> None:

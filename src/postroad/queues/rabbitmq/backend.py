@@ -5,6 +5,7 @@ with their markers in the same batch, and are published to RabbitMQ when they ar
 """
 
 import asyncio
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -38,7 +39,7 @@ from postroad.queues.rabbitmq.leases import (
     error_of,
     gone,
 )
-from postroad.queues.rabbitmq.markers import AckMarkers
+from postroad.queues.rabbitmq.markers import PURGE_MARK, AckMarkers, is_purged
 from postroad.queues.rabbitmq.messages import ReceivedMessage, body_of, properties_of, read, sequence_of
 from postroad.queues.rabbitmq.names import check_name, dead_queue, main_queue
 from postroad.queues.rabbitmq.receiving import QueueReceiver, RawDelivery
@@ -80,24 +81,31 @@ class RabbitBackend(QueueBackend):
         """Later versions let a queue have its own time after which a consumer with an old delivery is ended."""
         return _LONG_LEASE_MS if await self.rabbit.version() >= _OWN_TIMEOUT_SINCE else 0
 
-    async def create(self, record: QueueRecord) -> None:
+    async def prepare(self, record: QueueRecord) -> None:
+        """A queue of that name may exist, which another program has declared in another way: it must be left as it is."""
         check_name(record.name)
+        await self._declare(record)
+
+    async def create(self, record: QueueRecord) -> None:
         await self._engine.create(record)
+        await self._declare(record)
+
+    async def _declare(self, record: QueueRecord) -> None:
         dead = dead_queue(self._prefix, record)
         quorum: dict[str, object] = {"x-queue-type": "quorum", "x-delivery-limit": _DELIVERY_LIMIT}
-        await self.rabbit.declare(dead, quorum)
         timeout = {"x-consumer-timeout": record.long_lease_ms + _TIMEOUT_MARGIN_MS} if record.long_lease_ms else {}
         await self.rabbit.declare(
             main_queue(self._prefix, record),
             {
                 **quorum,
                 **timeout,
-                "x-overflow": "reject-publish",
+                "x-overflow": "reject-publish",  # the next one needs it
                 "x-dead-letter-strategy": "at-least-once",
                 "x-dead-letter-exchange": "",
                 "x-dead-letter-routing-key": dead,
             },
         )
+        await self.rabbit.declare(dead, quorum)
 
     async def delete(self, record: QueueRecord) -> None:
         for queue in (main_queue(self._prefix, record), dead_queue(self._prefix, record)):
@@ -117,7 +125,7 @@ class RabbitBackend(QueueBackend):
         async def publish(index: int) -> None:
             try:
                 await self.publish(record, pending[index].message)
-            except Unavailable as problem:
+            except (Unavailable, BackendCannot) as problem:
                 outcomes[index] = problem
 
         async def store_others() -> None:
@@ -158,16 +166,16 @@ class RabbitBackend(QueueBackend):
                 marked = await self.markers.are_marked(
                     record, [(sequence_of(one.stored.id, one.copy), one.copy) for one in doubtful]
                 )
-                purge = await self.markers.latest_purge(record)
+                purge_sequence = await self.markers.purge_sequence(record)
                 for one, is_marked in zip(doubtful, marked, strict=True):
-                    if is_marked or (purge is not None and purge.includes(one)):
+                    if is_marked or is_purged(one.copy, purge_sequence):
                         settled.add((one.stored.id, one.copy))
         except BaseException:
-            for delivery in raw:
-                await receiver.requeue(*delivery.key)
+            receiver.keep(raw)
             raise
         deliveries, suppressed = [], []
-        for delivery, message in zip(raw, messages, strict=True):
+        for delivery, read_message in zip(raw, messages, strict=True):
+            message = self._counted(record, read_message)
             if (message.stored.id, message.copy) in settled:
                 suppressed.append(message)
                 await receiver.ack(*delivery.key)
@@ -181,6 +189,15 @@ class RabbitBackend(QueueBackend):
             events = [job_events.first_events(record, one, 0, 0)[0] for one in natives]
             self._outbox.record(None, *(msgspec.structs.replace(event, tenant=record.tenant) for event in events))
         return deliveries
+
+    def _counted(self, record: QueueRecord, message: ReceivedMessage) -> ReceivedMessage:
+        """A message that was delivered before, with the attempt after the latest lease that this process knows of: which returns
+        RabbitMQ counts differs between its versions."""
+        leases = self._lease_log.queue(record)
+        if leases is None or not message.may_be_settled:
+            return message
+        attempt = leases.latest_attempt(sequence_of(message.stored.id, message.copy)) + 1
+        return dataclasses.replace(message, attempt=max(message.attempt, attempt))
 
     def _delivery(self, raw: RawDelivery, message: ReceivedMessage) -> Delivery:
         stored = message.stored
@@ -312,10 +329,16 @@ class RabbitBackend(QueueBackend):
         return len(page.entries) + page.remaining
 
     async def purge(self, record: QueueRecord) -> int:
-        """Leased messages are dropped when they return."""
+        """Leased messages are marked, and dropped when they return. Only those that are leased before RabbitMQ purges: a later
+        message is not dropped, however the clocks of its publisher and of this process differ."""
         leases = self._lease_log.queue(record)
-        purged = 0 if leases is None else leases.counts(self._clock()).leased
+        leased = 0 if leases is None else leases.counts(self._clock()).leased
         await self.markers.mark_purge(record, self._clock())
+        held = await self.routing.held(_request(record, "held", []), leased)
+        for problem in await self.markers.mark(record, held, PURGE_MARK):
+            if problem is not None:
+                raise problem
+        purged = len(held)
         for subject in ("later.*", "retry.*", "ready"):
             purged += await purge_stream(self._connection, record.stream, f"{record.subject}.{subject}")
         return purged + await self.rabbit.purge(main_queue(self._prefix, record))

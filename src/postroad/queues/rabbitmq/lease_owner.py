@@ -6,7 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from postroad.api.queues import BackendUnavailable, LeaseExpired, QueueNotFound
+from postroad.api.queues import LeaseExpired, QueueNotFound
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.jetstream.stream_lifecycle import RecordState
 from postroad.kernel.clock import Clock
@@ -15,7 +15,7 @@ from postroad.queues.lease_log import LeaseLog
 from postroad.queues.lease_states import Step, Transition
 from postroad.queues.rabbitmq import metrics
 from postroad.queues.rabbitmq.connection import RabbitConnection
-from postroad.queues.rabbitmq.leases import HeldLease, LeaseItem, LeaseReply, LeaseRequest, Leases
+from postroad.queues.rabbitmq.leases import HeldLease, LeaseItem, LeaseReply, LeaseRequest, Leases, MessageKey
 from postroad.queues.rabbitmq.markers import AckMarkers
 from postroad.queues.rabbitmq.messages import ReceivedMessage, returned, sequence_of
 from postroad.queues.rabbitmq.names import main_queue
@@ -74,13 +74,12 @@ class LeaseOwner:
         """RabbitMQ has returned the deliveries of the channel: their leases are over."""
         lost, record = self.leases.drop_channel(key, generation), self._records.get(key)
         if record is not None:
-            ended = [(sequence_of(one.message.stored.id, one.message.copy), one.message.attempt) for one in lost]
-            self._record_ends(record, ended)
+            self._record_ends(record, [(_key_of(one.message)[0], one.message.attempt) for one in lost])
 
     def record_suppressed(self, record: QueueRecord, messages: Sequence[ReceivedMessage]) -> None:
         """Count the last leases of messages as over: the worker that acknowledged them may have died before it said so."""
         leases = self._lease_log.queue(record)
-        sequences = [sequence_of(one.stored.id, one.copy) for one in messages]
+        sequences = [_key_of(one)[0] for one in messages]
         if leases is not None:
             self._record_ends(record, [(one, attempt) for one in sequences if (attempt := leases.latest_attempt(one))])
 
@@ -115,6 +114,8 @@ class LeaseOwner:
         receiver = self.receivers.get(request.incarnation)
         if record is None or receiver is None:
             return LeaseReply(results=[_EXPIRED] * len(request.items))
+        if request.action == "held":
+            return LeaseReply(held=[_key_of(one.message) for one in self.leases.of_queue(request.incarnation)])
         if request.action == "settle":
             return LeaseReply(results=await self._settle_held(record, receiver, request.items))
         results, messages = [], []
@@ -129,38 +130,66 @@ class LeaseOwner:
     async def _settle_held(
         self, record: QueueRecord, receiver: QueueReceiver, items: Sequence[LeaseItem]
     ) -> list[tuple[str, str]]:
-        held = [self.leases.pop(record.incarnation, one.generation, one.tag) for one in items]
-        done = [one for one, item in zip(held, items, strict=True) if one is not None and item.delay_ms < 0]
-        results: dict[int, tuple[str, str]] = {}
-        marked = await self._mark(record, done)
-        for index, (one, item) in enumerate(zip(held, items, strict=True)):
-            if one is None:
-                results[index] = _EXPIRED
-                continue
-            try:
-                if item.delay_ms < 0:
-                    if (problem := marked[id(one)]) is not None:
-                        raise problem
-                    await receiver.ack(*one.raw.key)
-                elif item.delay_ms == 0:
-                    await self._requeue(record, receiver, one)
-                else:
-                    message = msgspec.structs.replace(one.message.stored, attempts=one.message.attempt)
-                    await self._markers.replace(record, message, one.message.copy, self._clock() + item.delay_ms)
-                    await receiver.ack(*one.raw.key)
-                results[index] = _OK
-            except PostroadError as problem:
-                self.leases.resume(one)
-                results[index] = (problem.code, problem.detail)
-        metrics.leases.set(len(self.leases))
-        return [results[index] for index in range(len(items))]
+        popped = [self.leases.pop(record.incarnation, one.generation, one.tag) for one in items]
+        leases = {index: one for index, one in enumerate(popped) if one is not None}
+        done = {index: one for index, one in leases.items() if items[index].delay_ms < 0}
+        outcomes: dict[int, PostroadError | None] = {}
+        try:
+            await self._acknowledge(record, receiver, done, outcomes)
+            for index, one in leases.items():
+                if index not in done:
+                    outcomes[index] = await self._return(record, receiver, one, items[index].delay_ms)
+        finally:  # also if this is cancelled, or fails: without a timer, RabbitMQ would wait for them
+            for one in leases.values():
+                if receiver.holds(*one.raw.key):
+                    self.leases.resume(one)
+            metrics.leases.set(len(self.leases))
+        return [_result(outcomes[index]) if index in outcomes else _EXPIRED for index in range(len(items))]
 
-    async def _mark(self, record: QueueRecord, done: Sequence[HeldLease]) -> dict[int, PostroadError | None]:
-        if not done:
-            return {}
-        marks = [(sequence_of(one.message.stored.id, one.message.copy), one.message.copy) for one in done]
-        outcomes = await self._markers.mark(record, marks)
-        return {id(one): outcome for one, outcome in zip(done, outcomes, strict=True)}
+    async def _acknowledge(
+        self,
+        record: QueueRecord,
+        receiver: QueueReceiver,
+        done: Mapping[int, HeldLease],
+        outcomes: dict[int, PostroadError | None],
+    ) -> None:
+        """End leases of messages that are done, and add the outcome of each.
+
+        AMQP does not confirm acks. The marker of a message drops it if it is delivered again. A native message would have other
+        ids then, so its ack is followed by a request on the same channel, whose response says that RabbitMQ has processed both.
+        """
+        natives = {index: one for index, one in done.items() if one.message.is_native}
+        outcomes |= await self._mark(record, {index: one for index, one in done.items() if index not in natives})
+        for index in done.keys() - natives.keys():
+            if outcomes[index] is None:
+                await receiver.ack(*done[index].raw.key)
+        acked = {index: one for index, one in natives.items() if await receiver.ack(*one.raw.key)}
+        outcomes |= {index: LeaseExpired(_EXPIRED[1]) for index in natives.keys() - acked.keys()}
+        try:
+            if acked:
+                await receiver.confirm()
+            outcomes |= await self._mark(record, acked)
+        except PostroadError as problem:
+            outcomes |= dict.fromkeys(acked, problem)
+
+    async def _mark(self, record: QueueRecord, done: Mapping[int, HeldLease]) -> dict[int, PostroadError | None]:
+        outcomes = await self._markers.mark(record, [_key_of(one.message) for one in done.values()]) if done else []
+        return dict(zip(done, outcomes, strict=True))
+
+    async def _return(
+        self, record: QueueRecord, receiver: QueueReceiver, lease: HeldLease, delay_ms: int
+    ) -> PostroadError | None:
+        """End the lease of a message that is delivered again; the error if it lasts."""
+        try:
+            if delay_ms == 0:
+                await self._requeue(record, receiver, lease)
+            else:
+                message = msgspec.structs.replace(lease.message.stored, attempts=lease.message.attempt)
+                await self._markers.replace(record, message, lease.message.copy, self._clock() + delay_ms)
+                await receiver.ack(*lease.raw.key)
+        except PostroadError as problem:
+            return problem
+        return None
 
     async def _requeue(self, record: QueueRecord, receiver: QueueReceiver, lease: HeldLease) -> None:
         """Return a message to the queue. A native message is replaced by a copy that has the ids that it was leased with."""
@@ -174,8 +203,12 @@ class LeaseOwner:
     async def _return_expired(self, lease: HeldLease) -> None:
         record, receiver = self._records.get(lease.queue), self.receivers.get(lease.queue)
         metrics.expired.inc()
-        if record is not None and receiver is not None:
+        if record is None or receiver is None:
+            return
+        try:
             await self._requeue(record, receiver, lease)
+        except PostroadError:  # of the copy of a native message, which is delivered with other ids then
+            await receiver.requeue(*lease.raw.key)
 
     async def return_stray(self, key: str, delivery: RawDelivery) -> None:
         """Return a message that was delivered and not asked for. A copy takes its place: RabbitMQ would count an attempt."""
@@ -185,7 +218,15 @@ class LeaseOwner:
         metrics.strays.inc()
         try:
             await self._rabbit.publish(receiver.queue, delivery.body, returned(delivery.properties))
-        except BackendUnavailable:
-            await receiver.requeue(*delivery.key)
+        except PostroadError:
+            await receiver.put_back(*delivery.key)
         else:
             await receiver.ack(*delivery.key)
+
+
+def _key_of(message: ReceivedMessage) -> MessageKey:
+    return sequence_of(message.stored.id, message.copy), message.copy
+
+
+def _result(outcome: PostroadError | None) -> tuple[str, str]:
+    return _OK if outcome is None else (outcome.code, outcome.detail)

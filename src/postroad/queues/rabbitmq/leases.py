@@ -21,10 +21,13 @@ from postroad.queues.rabbitmq.messages import ReceivedMessage
 from postroad.queues.rabbitmq.receiving import RawDelivery
 
 SUBJECT = "postroad.leases"
+HELD_SUBJECT = f"{SUBJECT}.held"
 OWNER_BYTES, _GENERATION_BYTES = 9, 4
 NO_OWNER = b"\0" * OWNER_BYTES
 _ANSWER_SECONDS = 8.0
 _RECEIVED_SECONDS = 30.0  # between a delivery and its lease
+_HELD_SECONDS, _HELD_SECONDS_MAX = 0.3, 1.0  # the first is more than it takes until a lease is in the lease log of all processes
+_HELD_SIZE = 5000  # of a reply
 
 log = structlog.get_logger("postroad.rabbitmq")
 
@@ -58,6 +61,7 @@ class HeldLease:
 
 
 Key = tuple[str, int, int]  # incarnation of the queue, generation of the channel, tag
+MessageKey = tuple[int, str]  # number of a message in the lease log, and its copy
 OnExpired = Callable[[HeldLease], Awaitable[None]]
 
 
@@ -94,6 +98,9 @@ class Leases:
             lease.timer.cancel()
         return lease
 
+    def of_queue(self, queue: str) -> list[HeldLease]:
+        return [lease for key, lease in self._held.items() if key[0] == queue]
+
     def drop_channel(self, queue: str, generation: int) -> list[HeldLease]:
         """Forget the deliveries of a channel that is closed."""
         keys = [key for key in self._held if key[:2] == (queue, generation)]
@@ -129,15 +136,16 @@ class LeaseRequest(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str
     queue: str
     incarnation: str
-    action: str  # `settle`, `extend`, `fetch`
+    action: str  # `settle`, `extend`, `fetch`, `held`
     items: list[LeaseItem]
 
 
 class LeaseReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`results`: for each item "" or the code of its error; `messages`: those that were fetched."""
+    """`results`: for each item "" or the code of its error; `messages`: those that were fetched; `held`: those of the queue."""
 
     results: list[tuple[str, str]] = []
     messages: list[bytes] = []
+    held: list[MessageKey] = []
     error: str = ""
     detail: str = ""
 
@@ -170,13 +178,37 @@ class LeaseRouting:
             raise error_of(answer.error, answer.detail)
         return answer
 
+    async def held(self, request: LeaseRequest, expected: int) -> list[MessageKey]:
+        """The messages of a queue that processes hold. `expected`: how many are leased, as far as this process knows; if fewer
+        are reported, it waits for a second. Raises EngineUnavailable."""
+        found: dict[MessageKey, None] = {}
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        try:
+            inbox, replies = self._connection.expect_many()
+            try:
+                self._connection.publish(HELD_SUBJECT, _encode(request), inbox)
+                while (left := started + (_HELD_SECONDS if len(found) >= expected else _HELD_SECONDS_MAX) - loop.time()) > 0:
+                    async with asyncio.timeout(left):
+                        reply = await replies.get()
+                    if reply is None:
+                        raise ConnectionLost
+                    found |= dict.fromkeys(_decode_reply(reply.data).held)
+            finally:
+                self._connection.forget(inbox)
+        except ConnectionLost as exc:
+            raise EngineUnavailable("the connection to the engine was lost", retry_after=1) from exc
+        except TimeoutError:
+            pass
+        return list(found)
+
     async def run(self) -> None:
         """Answer the requests of other processes until cancelled."""
-        stop = self._connection.subscribe(f"{SUBJECT}.{self.owner.hex()}", self._receive)
+        stops = [self._connection.subscribe(one, self._receive) for one in (f"{SUBJECT}.{self.owner.hex()}", HELD_SUBJECT)]
         try:
             await asyncio.get_running_loop().create_future()
         finally:
-            await stop()
+            await asyncio.gather(*(stop() for stop in stops))
 
     def _receive(self, message: IncomingMessage) -> None:
         try:
@@ -192,8 +224,15 @@ class LeaseRouting:
             reply = await self._execute(request)
         except PostroadError as problem:
             reply = LeaseReply(error=problem.code, detail=problem.detail)
+        except Exception:  # a requester without an answer would wait until its deadline
+            log.exception("lease_operation_failed", action=request.action)
+            reply = LeaseReply(error=EngineUnavailable.code, detail="the worker that has the lease failed")
+        chunks = [reply.held[start : start + _HELD_SIZE] for start in range(0, len(reply.held), _HELD_SIZE)]
         with contextlib.suppress(ConnectionLost):
-            self._connection.publish(inbox, _encode(reply))
+            if request.action != "held":
+                self._connection.publish(inbox, _encode(reply))
+            for chunk in chunks:
+                self._connection.publish(inbox, _encode(LeaseReply(held=chunk)))
 
 
 def error_of(code: str, detail: str) -> PostroadError:

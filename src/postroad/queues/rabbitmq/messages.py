@@ -2,7 +2,7 @@
 
 The body is the payload as it was sent. The ids, the time and the attempt are properties and `x-postroad-…` headers, user headers
 are headers, and the fields that AMQP has no place for are the JSON in `x-postroad-more`. Messages of native programs lack the
-headers: they get ids when they are leased first.
+headers: they get ids and a time when they are leased first. Their `timestamp` says nothing about when they came into the queue.
 """
 
 import base64
@@ -22,6 +22,7 @@ from postroad.queues.records import StoredMessage
 JOB, ATTEMPT, AT, COPY, MORE = (f"x-postroad-{name}" for name in ("job", "attempt", "at", "copy", "more"))
 DIRECT_COPY = "0"  # of a message that was published directly, not by way of the outbox
 ENCODING = "x-postroad-encoding"  # of the payload of a native message that is not text: `base64`
+_NATIVE_ID, _NATIVE_TIME = "amqp-message-id", "amqp-timestamp"  # headers with the properties of a native message
 _TRACE = "traceparent"
 _SHORT_BYTES_MAX = 255  # of an AMQP short string: names of headers, properties
 _DELIVERY_COUNT, _DEATHS = "x-delivery-count", "x-death"
@@ -180,14 +181,16 @@ def _native(body: bytes, properties: Basic.Properties, headers: Mapping[str, Any
         id_bytes(message_id)
     except ValueError:
         if message_id:
-            user["amqp-message-id"] = message_id
+            user[_NATIVE_ID] = message_id
         message_id = new_id()
+    if isinstance(properties.timestamp, datetime):
+        user[_NATIVE_TIME] = properties.timestamp.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     trace = headers.get(_TRACE)
     return StoredMessage(
         v=1,
         id=message_id,
         job=new_id(),
-        at=int(properties.timestamp.timestamp() * 1000) if isinstance(properties.timestamp, datetime) else now_ms,
+        at=now_ms,
         headers=user,
         corr=properties.correlation_id or None,
         trace=trace if isinstance(trace, str) else None,

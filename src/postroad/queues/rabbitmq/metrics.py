@@ -12,4 +12,7 @@ suppressed = Counter(
 strays = Counter(
     "postroad_rabbitmq_strays_total", "Deliveries of RabbitMQ that no pull waited for any more and that were returned."
 )
+failed_calls = Counter(
+    "postroad_rabbitmq_failed_calls_total", "Calls of RabbitMQ that failed: unreachable, silent, blocked, without a leader."
+)
 dead_lettered = Counter("postroad_rabbitmq_dead_lettered_total", "Messages that RabbitMQ dead-lettered and that were moved.")

@@ -9,13 +9,14 @@ import contextlib
 
 import structlog
 
-from postroad.api.queues import QueueNotFound
+from postroad.api.queues import BackendCannot, QueueNotFound
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.deliveries import ACK, Acknowledgement, Delivery, nak
 from postroad.jetstream.pull_consumer import PullConsumer
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.jetstream.stream_lifecycle import RecordState
 from postroad.kernel.errors import PostroadError, Unavailable
+from postroad.kernel.names import escape
 from postroad.queues.rabbitmq.backend import RabbitBackend
 from postroad.queues.records import QueueRecord, read_message
 
@@ -23,6 +24,7 @@ _PULL_SIZE = 200
 _PULL_SECONDS = 20.0
 _RETRY_MS = 500
 _UNREADABLE_MS = 3_600_000
+_REFUSED_MS = 10_000
 _FAILED_SECONDS = 0.5
 
 log = structlog.get_logger("postroad.rabbitmq")
@@ -64,11 +66,14 @@ class OutboxPublisher:
                 self._tasks[incarnation] = asyncio.create_task(self._serve(record))
 
     async def _serve(self, record: QueueRecord) -> None:
-        consumer = PullConsumer(self._connection, record.stream, record.consumer)
+        key, consumer = f"{record.tenant}.{escape(record.name)}", PullConsumer(self._connection, record.stream, record.consumer)
         while True:
             deliveries: list[Delivery] = []
             try:
                 deliveries = await consumer.pull(_PULL_SIZE, _PULL_SECONDS)
+                changed = self._table.get(key)
+                if changed is not None and changed.incarnation == record.incarnation:
+                    record = changed
                 outcomes = await asyncio.gather(*(self._publish(record, one) for one in deliveries))
                 await consumer.acknowledge(outcomes)
                 if any(ack != ACK for _, ack in outcomes):
@@ -77,8 +82,11 @@ class OutboxPublisher:
                 consumer.release([one.ref for one in deliveries])
                 consumer.close(QueueNotFound("the queue was deleted"))
                 raise
-            except PostroadError as problem:
-                log.warning("outbox_delayed", queue=record.name, tenant=record.tenant, code=problem.code)
+            except Exception as problem:
+                if isinstance(problem, PostroadError):
+                    log.warning("outbox_delayed", queue=record.name, tenant=record.tenant, code=problem.code)
+                else:  # its messages must not wait until a queue changes
+                    log.exception("outbox_failed", queue=record.name, tenant=record.tenant)
                 with contextlib.suppress(PostroadError):
                     consumer.release([one.ref for one in deliveries])
                 await asyncio.sleep(_FAILED_SECONDS)
@@ -93,4 +101,7 @@ class OutboxPublisher:
             await self._backend.publish(record, message, copy=str(delivery.ref.stream_sequence))
         except Unavailable:
             return delivery.ref, nak(_RETRY_MS)
+        except BackendCannot as problem:  # until somebody changes it
+            log.warning("outbox_refused", queue=record.name, tenant=record.tenant, detail=problem.detail)
+            return delivery.ref, nak(_REFUSED_MS)
         return delivery.ref, ACK

@@ -9,7 +9,7 @@ queue.
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -18,7 +18,7 @@ from typing import Any
 from aiormq.abc import AbstractChannel, DeliveredMessage
 from pamqp.commands import Basic
 
-from postroad.api.queues import BackendUnavailable
+from postroad.api.queues import BackendCannot, BackendUnavailable
 from postroad.kernel.errors import PostroadError
 from postroad.queues.rabbitmq.connection import RabbitConnection, answered
 
@@ -109,7 +109,7 @@ class QueueReceiver:
             if caller in self._callers:
                 self._callers.remove(caller)
             got = caller.future.result() if caller.future.done() and not caller.future.cancelled() else caller.got
-            self._keep(got)
+            self.keep(got)
             raise
 
     async def _run(self) -> None:
@@ -117,6 +117,8 @@ class QueueReceiver:
             while self._callers:
                 await self._round()
         except BackendUnavailable as problem:
+            self._fail(problem)
+        except BackendCannot as problem:
             self._fail(problem)
         except Exception:
             self._fail(BackendUnavailable("receiving from RabbitMQ failed", retry_after=1))
@@ -145,8 +147,8 @@ class QueueReceiver:
             self._resolve(loop.time())
             await self._sleep(_FULL_SECONDS if self._callers else 0)
             return
-        channel = await self._opened()
-        async with answered():
+        async with self._connection.calling():
+            channel = await self._opened()
             ready = (await channel.queue_declare(self.queue, passive=True)).message_count or 0
         if not ready:
             self._resolve(loop.time())
@@ -219,9 +221,9 @@ class QueueReceiver:
         if caller is not None:
             caller.got.append(delivery)
         else:
-            self._keep([delivery])
+            self.keep([delivery])
 
-    def _keep(self, deliveries: list[RawDelivery]) -> None:
+    def keep(self, deliveries: Sequence[RawDelivery]) -> None:
         """Hold deliveries for the next caller for a moment, then return them to the queue."""
         kept = [one for one in deliveries if one.generation == self.generation]
         if kept:
@@ -254,23 +256,44 @@ class QueueReceiver:
 
     async def ack(self, generation: int, tag: int) -> bool:
         """Acknowledge a message; false if its channel is closed. AMQP does not confirm it."""
-        return await self._settle(generation, tag, is_done=True)
+        return await self._settle(generation, tag, lambda channel: channel.basic_ack(tag, wait=False))
 
     async def requeue(self, generation: int, tag: int) -> bool:
-        """Return a message to the queue; false if its channel is closed: then RabbitMQ has done so."""
-        return await self._settle(generation, tag, is_done=False)
+        """Return a message to the queue after an attempt; false if its channel is closed: then RabbitMQ has done so.
 
-    async def _settle(self, generation: int, tag: int, *, is_done: bool) -> bool:
+        A reject, since RabbitMQ 4.3 does not count a nack in `x-delivery-count`.
+        """
+        return await self._settle(generation, tag, lambda channel: channel.basic_reject(tag, requeue=True, wait=False))
+
+    async def put_back(self, generation: int, tag: int) -> bool:
+        """Return a message to the queue that no consumer has seen. RabbitMQ before 4.3 counts it as an attempt."""
+        return await self._settle(generation, tag, lambda channel: channel.basic_nack(tag, requeue=True, wait=False))
+
+    def holds(self, generation: int, tag: int) -> bool:
+        """True for a delivery that is not settled."""
+        return self._open_channel(generation) is not None and tag in self._unsettled
+
+    async def confirm(self) -> None:
+        """Return once RabbitMQ has processed what was settled on the channel before: it answers a request in the order of the
+        channel. Raises BackendUnavailable."""
+        channel = self._open_channel(self.generation)
+        if channel is None:
+            raise BackendUnavailable("the channel to RabbitMQ was lost", retry_after=1)
+        async with answered():
+            await channel.queue_declare(self.queue, passive=True)
+
+    def _open_channel(self, generation: int) -> AbstractChannel | None:
         channel = self._channel
-        if channel is None or generation != self.generation or channel.is_closed:
+        return None if channel is None or generation != self.generation or channel.is_closed else channel
+
+    async def _settle(self, generation: int, tag: int, send: Callable[[AbstractChannel], Awaitable[object]]) -> bool:
+        channel = self._open_channel(generation)
+        if channel is None or tag not in self._unsettled:  # RabbitMQ closes a channel that settles a message twice
             return False
         self._unsettled.discard(tag)
         try:
             async with answered():
-                if is_done:
-                    await channel.basic_ack(tag, wait=False)
-                else:
-                    await channel.basic_nack(tag, requeue=True, wait=False)
+                await send(channel)
         except BackendUnavailable:
             return False
         return True

@@ -61,6 +61,8 @@ class RabbitService:
                 await self._rabbit.opened()
         except (BackendUnavailable, TimeoutError):
             return Check(not self._is_default, "unreachable: its queues answer 503 `backend-unavailable`")
+        if self._rabbit.is_silent:
+            return Check(not self._is_default, "it does not answer: its queues answer 503 `backend-unavailable`")
         return Check(True, "connected")
 
     async def close(self) -> None:
