@@ -115,6 +115,7 @@ class Containers:
             subprocess.run([sys.executable, "-m", "postroad", "init", "--out", str(ROOT / "deploy/secrets")], check=True)
         stopped = threading.Event()
         checks = threading.Thread(target=self._trigger_health_checks, args=(stopped,))
+        self._remove_networks()
         try:
             self.compose("up", "-d", *self.services, "apply")
             checks.start()
@@ -124,6 +125,11 @@ class Containers:
             if checks.is_alive():
                 checks.join()
             self.compose("down", "-v")
+            self._remove_networks()
+
+    def _remove_networks(self) -> None:
+        """`podman-compose down` keeps them, with addresses of containers that were killed, which a later run could not use."""
+        self.podman("network", "prune", "-f")
 
     def _trigger_health_checks(self, stopped: threading.Event) -> None:
         while not stopped.wait(2):
@@ -253,15 +259,21 @@ def _verify(url: str, key: str) -> None:
     subprocess.run([sys.executable, "-m", "postroad", "verify"], check=True, env=environment)
 
 
-def _ask_prometheus(containers: Containers) -> None:
-    """Every panel and alert must have a value. Without a pipeline and without commands those about them have none."""
+def _ask_prometheus(containers: Containers, seconds: float = 180) -> None:
+    """Every panel and alert must have a value, some scrapes after the restarts; not those about a pipeline and commands."""
     panels = [panel.query for dashboard in DASHBOARDS for panel in dashboard.panels]
     queries = [_with_choices(query) for query in (*panels, *(alert.value for alert in ALERTS))]
-    answers = json.loads(containers.podman("exec", containers.name("prometheus"), "python3", "-c", ASK, json.dumps(queries)))
-    empty = [query for query, series in zip(queries, answers, strict=True) if not series]
-    print(f"Prometheus has values for {len(queries) - len(empty)} of {len(queries)} queries", flush=True)
-    if unexpected := [query for query in empty if not re.search(r"postroad_(pipeline|commands|route)_", query)]:
-        raise SystemExit(f"Prometheus has no values for {unexpected}")
+    deadline = time.monotonic() + seconds
+    while True:
+        answers = json.loads(containers.podman("exec", containers.name("prometheus"), "python3", "-c", ASK, json.dumps(queries)))
+        empty = [query for query, series in zip(queries, answers, strict=True) if not series]
+        unexpected = [query for query in empty if not re.search(r"postroad_(pipeline|commands|route)_", query)]
+        if not unexpected:
+            print(f"Prometheus has values for {len(queries) - len(empty)} of {len(queries)} queries", flush=True)
+            return
+        if time.monotonic() > deadline:
+            raise SystemExit(f"Prometheus has no values for {unexpected}")
+        time.sleep(5)
 
 
 def _with_choices(query: str) -> str:
