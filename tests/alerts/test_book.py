@@ -5,9 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroad.alerts.book import AlertBook
+from postroad.alerts.history import History
 from postroad.alerts.records import AlertRecord
 from postroad.alerts.rules import EventFields, Rule
-from postroad.api.alerts import RuleDefinition
+from postroad.api.alerts import QuietHours, RuleDefinition
 
 WINDOW_MS = 300_000
 
@@ -225,3 +226,30 @@ def test_counts_equal_the_matching_events_whatever_frames_and_restarts_there_are
     assert counts == wanted
     assert opened == set(book.alerts), "an alert that is opened again after a crash is the same"
     assert all(one.group.startswith(f"{one.tenant}/") for one in book.alerts.values())
+
+
+def test_notifications_wait_for_the_end_of_quiet_hours_except_critical_ones() -> None:
+    evening_ms = 20 * 3_600_000  # 1970-01-01, 20:00 UTC
+    hours = QuietHours(start="19:00", end="07:00", time_zone="UTC")
+    for severity, next_ms in (("warning", 31 * 3_600_000), ("critical", 0)):
+        desk = Desk(rule(quiet_hours=hours, severity=severity))
+        desk.add(evening_ms)
+        assert desk.only.due["mail"].next_ms == next_ms
+        assert bool(desk.book.due(evening_ms)) is (severity == "critical")
+        assert desk.book.due(next_ms)
+        desk.book.delivered(desk.only, "mail")
+        desk.add(evening_ms + 1)
+        desk.tick(evening_ms + WINDOW_MS)
+        assert (desk.only.due["mail"].kind, desk.only.due["mail"].next_ms) == ("grew", next_ms)
+
+
+def test_the_oldest_resolved_alerts_of_a_tenant_are_removed_first() -> None:
+    history = History(2)
+    for key in ("a.1", "a.2", "a.1", "a.3"):
+        history.add("a", key)
+    history.add("b", "b.1")
+    assert history.excess(10) == ["a.1"]
+    history.add("a", "a.1")  # it was stored again before it was removed
+    assert history.excess(10) == ["a.2"]
+    history.removed(["a.2"])
+    assert history.excess(10) == []

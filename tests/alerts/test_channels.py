@@ -187,3 +187,24 @@ async def _open_count(tenant: Tenant, count: int) -> bool:
 
 async def _all_sent(tenant: Tenant) -> bool:
     return all(not one.get("pending") for one in await alerts(tenant))
+
+
+async def test_a_tenant_sends_ten_codes_an_hour_whatever_it_deletes(tenant: Tenant, mailbox: Mailbox, node: Gateway) -> None:
+    """An address that nobody confirmed must not be flooded."""
+    path, body = "/v1/alert-channels/mail", {"kind": "email", "address": f"victim-{tenant.id}@example.com"}
+    for _ in range(10):
+        (await tenant.client.put(path, body)).ok(201)
+        (await tenant.client.delete(path)).ok(204)
+    (await tenant.client.put(path, body)).problem(409, "precondition-failed")
+    assert len(mailbox.to(body["address"])) == 10
+    node.clock.ahead_ms = 3_600_001
+    (await tenant.client.put(path, body)).ok(201)
+
+
+async def test_a_new_channel_does_not_show_the_attempts_of_a_deleted_one(tenant: Tenant, receiver: Receiver) -> None:
+    await webhook(tenant, receiver)
+    assert (await tenant.client.post("/v1/alert-channels/hook/test")).ok()["outcome"] == "delivered"
+    assert (await tenant.client.get("/v1/alert-channels/hook")).ok()["attempts"]
+    (await tenant.client.delete("/v1/alert-channels/hook")).ok(204)
+    await webhook(tenant, receiver)
+    assert not (await tenant.client.get("/v1/alert-channels/hook")).ok().get("attempts")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from postroad.alerts.capability import AlertsCapability
+from postroad.alerts.history import History
 from postroad.alerts.processor import AlertProcessor
 from postroad.jetstream import stream_reader
 from postroad.kernel.errors import Conflict, EngineUnavailable
@@ -155,3 +156,26 @@ async def test_nothing_is_lost_when_a_write_fails_and_the_notifier_goes_on(
     await after._load()
     assert [one.count for one in after.book.alerts.values()] == [3]
     assert after.positions["COMMANDS"] == page.entries[-1].sequence
+
+
+async def test_only_the_newest_resolved_alerts_are_kept(gateway: Gateway) -> None:
+    tenant = await gateway.tenant()
+    for name in ("a", "b", "c"):
+        sender = await register_sender(tenant, name)
+        (await sender.send_raw(b"{}")).problem(400, "command-invalid")
+    processor = new_processor(gateway)
+    processor.history = History(2)
+    await processor._load()
+    connection = gateway.node.platform.connection
+    for entry in (await stream_reader.read(connection, "COMMANDS", f"command.{tenant.id}")).entries:
+        processor.apply("COMMANDS", entry)
+    opened = list(processor.book.alerts.values())
+    for at_ms, record in enumerate(opened, 1):
+        processor.book.resolve(record, "quiet", at_ms)
+        await processor.flush()
+    table = gateway.node.platform.use(AlertsCapability).table
+    await eventually(lambda: set(table.keys_under(f"{tenant.id}.")) == {one.key for one in opened[1:]})
+    after = new_processor(gateway)
+    after.history = History(1)
+    await after._load()
+    await eventually(lambda: set(table.keys_under(f"{tenant.id}.")) == {opened[2].key})

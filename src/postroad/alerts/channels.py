@@ -47,6 +47,8 @@ from postroad.telemetry.outbox import Outbox
 _CODE_MS = 24 * 3_600_000
 _CODE_ATTEMPTS = 5
 _RESEND_MS = 60_000
+_CODES = "_codes"  # no channel has this name
+_CODES_MAX, _CODES_MS = 10, 3_600_000  # of a tenant
 _OVERLAP_MS = 24 * 3_600_000
 _TIMEOUT_MS = 10_000
 
@@ -198,6 +200,7 @@ class Channels:
         now = self._clock()
         if known is not None and now - known.code_sent_ms < _RESEND_MS:
             raise PreconditionFailed("a code was sent less than a minute ago: wait before you request another")
+        await self._count_code(record.tenant)
         code = f"{random_numbers.randbelow(10**8):08d}"
         text = (
             f"Confirm that this address receives alerts of the tenant {record.tenant} of Postroad.\n\nCode: {code}\n\n"
@@ -213,6 +216,19 @@ class Channels:
         return msgspec.structs.replace(
             record, code_hash=_code_hash(record, code), code_expires_ms=now + _CODE_MS, code_attempts=0, code_sent_ms=now
         )
+
+    async def _count_code(self, tenant: str) -> None:
+        """Count a confirmation code that is sent. The count outlives the channels: deleting one must not allow another code."""
+        key, now = f"{tenant}.{_CODES}", self._clock()
+        known = await self._attempts.fetch(key)
+        recent = tuple(at for at in (known.codes_sent_ms if known is not None else ()) if now - at < _CODES_MS)
+        if len(recent) >= _CODES_MAX:
+            raise PreconditionFailed(f"{_CODES_MAX} codes were sent within an hour: wait before you request another")
+        record = AttemptsRecord(codes_sent_ms=(*recent, now))
+        if known is None:
+            await self._attempts.create(key, record)
+        else:
+            await self._attempts.update(key, record, self._attempts.revision(key))
 
     async def _store(self, record: ChannelRecord, known: ChannelRecord | None) -> None:
         if known is None:
@@ -256,6 +272,7 @@ class Channels:
         record = await self.find(context.tenant, name)
         async with self._audit.change(context, "alert-channel.delete", name, before=self._shown(record)):
             await self.table.delete(record.key)
+            await self._attempts.delete(record.key)
 
     async def disable(self, record: ChannelRecord, reason: str) -> None:
         def disabled(known: ChannelRecord) -> ChannelRecord:

@@ -14,6 +14,7 @@ import structlog
 from postroad.alerts import metrics
 from postroad.alerts.book import AlertBook
 from postroad.alerts.events import AlertEvent, AlertOpened, AlertResolved
+from postroad.alerts.history import History
 from postroad.alerts.records import (
     ALERTS_BUCKET,
     POSITIONS_KEY,
@@ -45,6 +46,7 @@ _HISTORY_SECONDS = 90 * 86_400
 _PENDING_SECONDS = 60  # a marker that a group with too few events is forgotten
 _FLUSH_SECONDS = 1.0
 _CHANGED_MAX = 300  # alerts that wait before a frame is applied, which changes 600 at most: the engine takes 1,000 in a batch
+_REMOVED_MAX = 500
 _FRAMES_MAX, _BYTES_MAX = 500, 2 * 1024 * 1024
 _RETRY_SECONDS = 1.0
 _OPPOSITE_TYPES = frozenset(name.encode() for name in OPPOSITES)
@@ -74,6 +76,7 @@ class AlertProcessor:
         self._index, self._actions, self._outbox, self._clock = index, actions, outbox, clock
         self._destinations, self._exists = destinations, exists
         self.book = AlertBook(destinations)
+        self.history = History()
         self.positions: dict[str, int] = {}
         self._stored_positions: dict[str, int] = {}
         self._revision = 0
@@ -110,6 +113,9 @@ class AlertProcessor:
                 elif stored is not None and stored.alert is not None:
                     records.append(stored.alert)
         self.book.load(records)
+        for one in sorted(records, key=lambda record: record.resolved_ms):
+            if one.is_kept:
+                self.history.add(one.tenant, one.key)
         for stream in FOLLOWED:
             info = await stream_info(self._connection, stream)
             end = info.state.last_seq if info is not None else 0
@@ -146,6 +152,17 @@ class AlertProcessor:
             book.changed = {**changed, **book.changed}
             raise
         self._revision, self._stored_positions = acks[-1].sequence, positions
+        for record in changed.values():
+            if record.is_kept:
+                self.history.add(record.tenant, record.key)
+        await self._remove_oldest()
+
+    async def _remove_oldest(self) -> None:
+        """Remove the resolved alerts that a tenant has too many of."""
+        while keys := self.history.excess(_REMOVED_MAX):
+            headers = header_lines([("KV-Operation", "DEL"), ("Nats-TTL", f"{_PENDING_SECONDS}s")])
+            await self._committer.append_together([PendingMessage(_SUBJECT + key, b"", new_id(), headers) for key in keys])
+            self.history.removed(keys)
 
     # Events
 

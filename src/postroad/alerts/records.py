@@ -67,6 +67,11 @@ class AlertRecord(msgspec.Struct, kw_only=True, rename="camel"):
     def key(self) -> str:
         return f"{self.tenant}.{self.id}"
 
+    @property
+    def is_kept(self) -> bool:
+        """True for a resolved alert, which is part of the history."""
+        return not self.is_open and not self.is_pending
+
 
 class StoredAlert(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Format 1, under `<tenant>.<id>`; under `_positions` the sequences up to which the streams were read. Both are written in
@@ -132,11 +137,13 @@ class ChannelRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class AttemptsRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Format 1, under `<tenant>.<channel>`: the last attempts, newest first."""
+    """Format 1, under `<tenant>.<channel>`: the last attempts, newest first. Under `<tenant>._codes`: when confirmation codes
+    were sent in the last hour."""
 
     v: int = 1
     attempts: tuple[ChannelAttempt, ...] = ()
     failures: int = 0  # in a row
+    codes_sent_ms: tuple[int, ...] = ()
 
 
 def named_key(tenant: str, name: str) -> str:
