@@ -3,10 +3,15 @@
 from collections import Counter
 from typing import Any
 
+import msgspec
 import pytest
 
 from postroad.container import Role
+from postroad.contracts.replays import REPLAYS, ReplayMessage
+from postroad.jetstream.commit import PendingMessage
 from postroad.kernel.clock import now_ms, rfc3339
+from postroad.kernel.ids import new_id
+from postroad.replays.selection_watcher import INCOMPLETE
 from tests.commands.senders import Sender, envelope, grant, outcomes, register_sender, register_target
 from tests.gateway import Gateway, Tenant, gateway_settings, running_gateway
 from tests.replays.selection import answer
@@ -288,6 +293,16 @@ async def test_without_a_pipeline_the_replay_reports_it_and_waits(own_server: Se
         assert "pipeline" in (await eventually(note) or "")
         gateway.clock.ahead_ms = 0
         assert (await shown(tenant, made))["state"] == "selecting"
+        subject = REPLAYS.subject_of(tenant=tenant.id, replay=made["id"])
+        begun = PendingMessage(subject, msgspec.json.encode(ReplayMessage(v=1, replay=made["id"], index=0)), new_id())
+        await gateway.node.platform.committers.of(REPLAYS.stream).append(begun)
+        gateway.clock.ahead_ms = 121_000
+
+        async def is_incomplete() -> bool:
+            return bool((await shown(tenant, made))["note"] == INCOMPLETE)
+
+        await eventually(is_incomplete)
+        gateway.clock.ahead_ms = 0
         await answer(gateway, tenant, made["id"])
         assert (await reached(tenant, made, "done"))["note"] is None
 

@@ -16,6 +16,7 @@ from postroad.replays.store import ReplayStore
 
 RESPONSE_MS = 120_000
 NO_PIPELINE = "no pipeline has responded within two minutes; the replay keeps waiting. Check `postroad pipeline status`"
+INCOMPLETE = "the pipeline has stopped in the middle of the selection; the replay keeps waiting. Check `postroad pipeline status`"
 _TRUNCATED = "more commands match than the limit allows; the oldest are selected"
 _CLEAN_EVERY = 300  # rounds
 
@@ -47,12 +48,11 @@ class SelectionWatcher:
         """The last message of a complete selection is its end, also if the pipeline repeated it."""
         subject = REPLAYS.subject_of(tenant=record.tenant, replay=record.id)
         entry = await stream_reader.last(self._connection, REPLAYS.stream, subject)
-        if entry is None:
-            if record.note is None and self._clock() - record.created_at_ms > RESPONSE_MS:
-                await self._store.change(record.key, lambda found: msgspec.structs.replace(found, note=NO_PIPELINE))
-            return
-        message = read_message(entry.payload)
+        message = None if entry is None else read_message(entry.payload)
         if message is None or message.end is None:
+            since_ms, note = (record.created_at_ms, NO_PIPELINE) if entry is None else (entry.at_ms, INCOMPLETE)
+            if record.note != note and self._clock() - since_ms > RESPONSE_MS:
+                await self._store.change(record.key, lambda found: msgspec.structs.replace(found, note=note))
             return
         end = message.end
         if end.error is not None:
@@ -64,7 +64,7 @@ class SelectionWatcher:
 
     async def _check_task(self, record: ReplayRecord) -> None:
         """End a replay whose task ended without it: it was cancelled while it was paused, or failed."""
-        task = self._replays.task_of(record)
+        task = await self._replays.current_task_of(record)
         if task is not None and not task.state.is_final:
             return
         if task is not None and task.state is not TaskState.CANCELLED:

@@ -174,6 +174,13 @@ class Replays:
         caller = Caller(record.tenant, "", frozenset())
         return next((one for one in self._tasks.of(caller) if one.kind == REPLAY and one.target == record.id), None)
 
+    async def current_task_of(self, record: ReplayRecord) -> TaskRecord | None:
+        """Like `task_of`; also a task that this process does not know yet. Raises EngineUnavailable."""
+        task = self.task_of(record)
+        if task is None and record.task_id is not None:
+            task = await self._tasks.table.fetch(f"{record.tenant}.{record.task_id}")
+        return task
+
     # Control
 
     async def pause(self, context: RequestContext, replay: str) -> ReplayRecord:
