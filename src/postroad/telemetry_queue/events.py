@@ -33,8 +33,8 @@ class TelemetryUnconsumed(Event, frozen=True, kw_only=True, tag="telemetry.uncon
 
 
 class TelemetrySampled(Event, frozen=True, kw_only=True, tag="telemetry.sampled"):
-    """State of a tenant's telemetry queue, every minute. `waiting` and `leased` are messages, each of which has many events;
-    `delivered` and `acknowledged` are events of the last hour."""
+    """State of a tenant's telemetry queue, every minute. `waiting` and `leased` are messages, each of which has many events.
+    Of the last hour, `delivered` are events and `acknowledged` messages; both count repetitions."""
 
     version: int = 1
     waiting: int
