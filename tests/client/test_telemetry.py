@@ -5,11 +5,13 @@ from typing import Any
 
 import pytest
 
-from postroad.client import AsyncPostroad, Postroad
+from postroad.client import AsyncPostroad, Message, Postroad
 from postroad.client.errors import InvalidParameter
+from postroad.client.worker import Worker
 from tests.client.conftest import Sdk
 from tests.client.test_commands import registered
 from tests.gateway import Tenant
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.engine
 
@@ -61,3 +63,34 @@ async def test_events_are_followed_live(sdk: Sdk, tenant: Tenant) -> None:
             await asyncio.wait({following}, timeout=0.2)
     assert (await following)["type"].startswith("postroad.snavio.command.")
     assert (await following)["data"]["target"] == f"{tenant.id}/bot"
+
+
+async def test_a_worker_reads_the_queue(sdk: Sdk, tenant: Tenant) -> None:
+    """Requirement 199: like any other queue. A message whose handler failed comes again."""
+    await registered(sdk, tenant)
+    handled: list[tuple[int, int]] = []
+
+    async def handle(message: Message) -> None:
+        handled.append((len(message.payload), message.attempt))
+        if len(handled) == 1:
+            raise ValueError("the first attempt fails")
+
+    async with AsyncPostroad(tenant.gateway.url, tenant.key) as client:
+        await client.commands.send("billing", "bot", "post", 1)
+        worker = Worker(client, "_telemetry", handle, signals=(), pause_first=0.02, pause_max=0.1)
+        running = asyncio.create_task(worker.run())
+        try:
+            await eventually(lambda: len(handled) == 2)
+
+            async def is_empty() -> bool:
+                found = await client.telemetry.status()
+                return found.waiting + found.leased == 0
+
+            await eventually(is_empty)
+            worker.stop()
+            async with asyncio.timeout(30):
+                await running
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+    assert handled == [(1, 1), (1, 2)]
