@@ -11,6 +11,7 @@ from postroad.container import Role
 from postroad.kernel.identity import Scope
 from postroad.queues import live_queues
 from tests.access.test_web_sessions import sign_in
+from tests.commands.senders import grant, register_sender, register_target
 from tests.gateway import Client, EventReader, Gateway, Tenant, gateway_settings, running_gateway
 from tests.servers import Server
 from tests.waiting import eventually
@@ -115,6 +116,26 @@ async def test_a_restricted_key_sees_its_queues_only(tenant: Tenant) -> None:
         await tenant.queue("mine-2")
         await state.until(lambda: "mine-2" in state.sections["queues"])
         assert "theirs" not in repr(state.snapshot) + repr(state.sections)
+
+
+async def test_a_key_of_some_services_sees_flows_between_these_only(tenant: Tenant) -> None:
+    """Those that one of its services sends or receives, as in the stream of events."""
+    for target in ("bot", "hidden"):
+        await register_target(tenant, target)
+    for source in ("billing", "crm"):
+        sender = await register_sender(tenant, source)
+        for target in ("bot", "hidden"):
+            await grant(tenant, sender.source, target)
+            (await sender.send(target=target)).ok(202)
+    narrow = await tenant.another_key((Scope.READ,), allowed_services=("bot", "crm"))
+    async with live(tenant.client, "flow") as everything, live(narrow.client, "flow") as state:
+        pairs = {
+            f"source:{tenant.id}/{source}>route:{target}/post" for source in ("billing", "crm") for target in ("bot", "hidden")
+        }
+        await everything.until(lambda: pairs <= everything.sections["flow"].keys())
+        seen = pairs - {f"source:{tenant.id}/billing>route:hidden/post"}
+        await state.until(lambda: seen <= state.sections["flow"].keys())
+        assert not state.sections["flow"].keys() & pairs - seen
 
 
 async def test_tenants_do_not_see_each_other(gateway: Gateway, tenant: Tenant) -> None:

@@ -94,6 +94,11 @@ class Caller:
         globs = self.allowed.get(kind)
         return globs is None or any(glob_matches(glob, name) for glob in globs)
 
+    def own_service(self, name: str | None) -> str:
+        """The service of a sender or target `<tenant>/<service>` of commands; empty if it is of another tenant."""
+        tenant, _, service = (name or "").partition("/")
+        return service if tenant == self.tenant else ""
+
     def granted_patterns(self, topic: str) -> tuple[str, ...] | None:
         """The patterns of subjects that the caller may read of a topic; None for all."""
         if self.grants is None:

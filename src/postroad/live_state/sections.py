@@ -30,6 +30,7 @@ _HEALTH_SECONDS = 3.0
 _GONE_MS = 60_000
 _PAGE = 256
 _TENANTS_MAX = 5_000
+_RESOURCE_OF = {"queue": "queue", "dead": "queue", "topic": "topic"}
 _PLATFORM_SUBJECT = frame_subject("TELEMETRY", PLATFORM)
 _PROCESS_MARK = b'{"event":"process.sampled"'
 
@@ -87,7 +88,7 @@ class LiveFlows(LiveSection):
         }
 
     def may_see(self, caller: Caller, key: str, row: msgspec.Struct) -> bool:
-        return isinstance(row, LiveFlow) and all(may_see_party(caller, party) for party in (row.source, row.target))
+        return isinstance(row, LiveFlow) and _may_see_flow(caller, row)
 
 
 def party_name(party: str, identities: IdentityCache) -> str:
@@ -97,10 +98,21 @@ def party_name(party: str, identities: IdentityCache) -> str:
     return record.name if record is not None else name
 
 
-def may_see_party(caller: Caller, party: str) -> bool:
-    kind, _, name = party.partition(":")
-    kind = "queue" if kind == "dead" else kind
-    return kind not in ("queue", "topic") or caller.may_use(kind, name)
+def _may_see_flow(caller: Caller, flow: LiveFlow) -> bool:
+    """True if the caller may use its queue or topic, or one of the services that a command is between, as for telemetry events.
+
+    A key is only in flows with a queue or topic, a subscription only in flows of its topic.
+    """
+    services: list[str] = []
+    for party in (flow.source, flow.target):
+        kind, _, name = party.partition(":")
+        if kind == "source":
+            services.append(caller.own_service(name))
+        elif kind == "route":
+            services.append(name.partition("/")[0])
+        elif kind in _RESOURCE_OF and not caller.may_use(_RESOURCE_OF[kind], name):
+            return False
+    return not services or any(service and caller.may_use("service", service) for service in services)
 
 
 class LiveChanges(LiveSection):

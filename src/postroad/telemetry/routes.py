@@ -65,7 +65,7 @@ class EventVisibility:
     def _is_visible(self, caller: Caller, header: Any) -> bool:
         if caller.allowed is None:
             return True
-        services = [one for one in (_own_service(caller, header.source), _own_service(caller, header.target)) if one]
+        services = [one for one in (caller.own_service(header.source), caller.own_service(header.target)) if one]
         if services and not any(caller.may_use("service", one) for one in services):
             return False
         resource = self._resources.get(header.event)
@@ -74,12 +74,6 @@ class EventVisibility:
         kind, field = resource
         name = getattr(header, field)
         return name is not None and caller.may_use(kind, name)
-
-
-def _own_service(caller: Caller, name: str | None) -> str:
-    """The service of the sender or target `<tenant>/<service>` of a command; empty if it is of another tenant."""
-    tenant, _, service = (name or "").partition("/")
-    return service if tenant == caller.tenant else ""
 
 
 class TelemetryRoutes:
