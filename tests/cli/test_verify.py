@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from postroad.verification.checks import checks
-from postroad.verification.installation import CheckFailed, Installation, expect
+from postroad.verification.installation import Caller, CheckFailed, Installation, expect
 from postroad.verification.verify import _result
 from tests.architecture.source import ROOT
 from tests.cli.shell import Shell
 from tests.installation import Installation as RunningInstallation
+
+OF_ANOTHER_TENANT = "another tenant is not visible"
 
 
 def test_the_guarantees_of_an_installation_hold(shell: Shell) -> None:
@@ -20,7 +22,7 @@ def test_the_guarantees_of_an_installation_hold(shell: Shell) -> None:
     found = done.json
     assert found["holds"] is True
     assert [one["name"] for one in found["checks"]] == [check.name for check in checks()]
-    assert {one["state"] for one in found["checks"]} == {"ok"}
+    assert {one["name"]: one["state"] for one in found["checks"] if one["state"] != "ok"} == {OF_ANOTHER_TENANT: "skipped"}
     assert "verify-" not in shell.run("queues", "list").stdout, "the temporary queue is removed"
 
 
@@ -30,6 +32,21 @@ def test_the_guarantees_hold_in_temporary_tenants(operator: Shell) -> None:
     assert f"{len(checks())} of {len(checks())} hold" in done.stdout
     tenants = [one["id"] for one in operator.run("tenants", "list", "--json").json if one["state"] == "ready"]
     assert not [name for name in tenants if name.startswith("verify-")]
+
+
+def test_a_tenant_that_another_one_sees_fails_the_command(operator: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    def is_the_same(where: Installation) -> Caller:
+        where.undo.append(lambda: where.caller.call("DELETE", where.queue_of_other))
+        return where.caller
+
+    [check] = [check for check in checks() if check.name == OF_ANOTHER_TENANT]
+    monkeypatch.setattr("postroad.verification.verify.checks", lambda: (check, checks()[-1]))
+    done = operator.invoke("verify")
+    assert done.code == 0 and re.search(rf"^ok +{OF_ANOTHER_TENANT}", done.stdout, re.MULTILINE), done.stdout
+    monkeypatch.setattr(Installation, "other_tenant", is_the_same)
+    done = operator.invoke("verify")
+    assert done.code == 1
+    assert re.search(rf"^FAILED +{OF_ANOTHER_TENANT}", done.stdout, re.MULTILINE), done.stdout
 
 
 def test_a_check_without_its_scope_is_skipped(shell: Shell) -> None:

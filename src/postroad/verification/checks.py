@@ -20,6 +20,7 @@ class Check:
     name: str
     promise: str
     needs: tuple[str, ...]
+    is_platform: bool
     run: Run
 
 
@@ -151,7 +152,9 @@ def refusals_are_precise(where: Installation) -> None:
 
 
 def another_tenant_is_not_visible(where: Installation) -> None:
-    where.caller.refused(404, "GET", f"/v1/queues/{where.other_queue}")
+    other = where.other_tenant()
+    other.call("PUT", where.queue_of_other, {})
+    where.caller.refused(404, "GET", where.queue_of_other)
 
 
 def clean_up(where: Installation) -> None:
@@ -183,4 +186,7 @@ _RUNS: tuple[Run, ...] = (
 def checks() -> tuple[Check, ...]:
     """In the order of the list; the last one cleans up."""
     listed = json.loads(files("postroad.verification").joinpath("checks.json").read_text(encoding="utf-8"))
-    return tuple(Check(one["name"], one["promise"], tuple(one["needs"]), run) for one, run in zip(listed, _RUNS, strict=True))
+    return tuple(
+        Check(one["name"], one["promise"], tuple(one["needs"]), one.get("platform", False), run)
+        for one, run in zip(listed, _RUNS, strict=True)
+    )

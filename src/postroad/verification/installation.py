@@ -27,8 +27,14 @@ class Caller:
     """Requests with one key."""
 
     def __init__(self, client: httpx.Client, key: str, tenant: str | None = None) -> None:
-        self._client = client
+        self._client, self._key = client, key
         self._headers = {"Authorization": f"Bearer {key}", **({"X-Postroad-Tenant": tenant} if tenant else {})}
+
+    def in_new_tenant(self, tenant: str, undo: list[Callable[[], object]]) -> "Caller":
+        """Create a tenant that `undo` deletes. Needs a platform key."""
+        self.call("POST", "/api/control/tenants", {"id": tenant})
+        undo.append(lambda: self.call("DELETE", f"/api/control/tenants/{tenant}"))
+        return Caller(self._client, self._key, tenant)
 
     def with_key(self, key: str) -> "Caller":
         return Caller(self._client, key)
@@ -83,13 +89,13 @@ def _code(response: httpx.Response) -> object:
 
 @dataclass(slots=True)
 class Installation:
-    """Where checks work: a temporary queue and stream of one tenant. `other` names a queue of another one."""
+    """Where checks work: a temporary queue and stream of one tenant. `platform` has a platform key; None without one."""
 
     caller: Caller
     project: str
     scopes: frozenset[str]
     name: str
-    other_queue: str = "verify-of-another-tenant"
+    platform: "Caller | None" = None
     dead_id: str = ""
     undo: list[Callable[[], object]] = field(default_factory=list)
 
@@ -100,6 +106,16 @@ class Installation:
     @property
     def stream(self) -> str:
         return f"/v1/stream/{self.name}"
+
+    @property
+    def queue_of_other(self) -> str:
+        return f"{self.queue}-other"
+
+    def other_tenant(self) -> Caller:
+        """A caller in a new temporary tenant. Needs `platform`."""
+        if self.platform is None:
+            raise CheckFailed("another tenant needs a platform key")
+        return self.platform.in_new_tenant(f"{self.name}-other", self.undo)
 
     def publish(self, payload: object, **more: object) -> dict[str, Any]:
         published: dict[str, Any] = self.caller.call("POST", f"{self.queue}/messages", {"payload": payload, **more})

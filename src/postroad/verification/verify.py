@@ -50,8 +50,8 @@ def verify(
 
 def _result(check: Check, where: Installation) -> CheckResult:
     missing = [scope for scope in check.needs if scope not in where.scopes]
-    if missing:
-        detail = f"the key lacks the scope {', '.join(missing)}"
+    if missing or (check.is_platform and where.platform is None):
+        detail = f"the key lacks the scope {', '.join(missing)}" if missing else "needs a platform key: it creates another tenant"
         return CheckResult(name=check.name, promise=check.promise, state="skipped", detail=detail)
     begun = time.monotonic()
     state: Literal["ok", "failed"]
@@ -69,7 +69,7 @@ def _result(check: Check, where: Installation) -> CheckResult:
 @contextmanager
 def _prepared(client: httpx.Client, key: str, tenant: str | None, *, in_new_tenant: bool) -> Iterator[Installation]:
     """The place of the checks. What they leave is removed at the end, if the last check did not do it."""
-    where = _new_tenants(client, key) if in_new_tenant else _own_tenant(client, key, tenant)
+    where = _new_tenant(client, key) if in_new_tenant else _own_tenant(client, key, tenant)
     try:
         where.prepare()
         yield where
@@ -80,26 +80,24 @@ def _prepared(client: httpx.Client, key: str, tenant: str | None, *, in_new_tena
 def _own_tenant(client: httpx.Client, key: str, tenant: str | None) -> Installation:
     caller = Caller(client, key, tenant)
     whoami = caller.call("GET", "/v1/whoami")
-    return Installation(caller, tenant or whoami["tenant"], frozenset(whoami["scopes"]), random_name())
+    where = Installation(caller, tenant or whoami["tenant"], frozenset(whoami["scopes"]), random_name())
+    if whoami["platform"]:
+        where.platform = Caller(client, key)
+    return where
 
 
-def _new_tenants(client: httpx.Client, key: str) -> Installation:
-    """A tenant for the checks, and another one with a queue that it must not see. Needs a platform key."""
+def _new_tenant(client: httpx.Client, key: str) -> Installation:
+    """A tenant for the checks, with a key of it. Needs a platform key."""
     platform, name = Caller(client, key), random_name()
-    other = f"{name}-other"
     undo: list[Callable[[], object]] = []
     try:
-        for tenant in (name, other):
-            platform.call("POST", "/api/control/tenants", {"id": tenant})
-            undo.append(lambda tenant=tenant: platform.call("DELETE", f"/api/control/tenants/{tenant}"))  # type: ignore[misc]
-        Caller(client, key, other).call("PUT", f"/v1/queues/{other}", {})
-        made = Caller(client, key, name).call("POST", "/api/control/keys", {"name": "verify", "scopes": list(_ALL_SCOPES)})
+        tenant = platform.in_new_tenant(name, undo)
+        made = tenant.call("POST", "/api/control/keys", {"name": "verify", "scopes": list(_ALL_SCOPES)})
     except BaseException:
         for one in reversed(undo):
             one()
         raise
-    caller = Caller(client, made["key"])
-    return Installation(caller, name, frozenset(_ALL_SCOPES), name, other_queue=other, undo=undo)
+    return Installation(Caller(client, made["key"]), name, frozenset(_ALL_SCOPES), name, platform, undo=undo)
 
 
 __all__ = ["CLEANUP", "CheckResult", "verify"]

@@ -3,7 +3,7 @@ import list from '../../../../src/postroad/verification/checks.json'
 
 /** What a check has to work with: a temporary queue, a stream and what earlier checks left. */
 export type Context = { queue: string; stream: string; project: string; messageId?: string; deadId?: string; scopes: string[] }
-export type Check = { name: string; promise: string; needs: string[]; run: (context: Context) => Promise<void> }
+export type Check = { name: string; promise: string; needs: string[]; platform?: boolean; run: (context: Context) => Promise<void> }
 
 class Failed extends Error {}
 
@@ -174,8 +174,15 @@ export const checks: Check[] = [
     expect(/delayMs/.test(JSON.stringify(problem.problem)), 'the problem does not name the field')
     await refusal(publish(context, { payload: 'x'.repeat(12_000_000) }), 413)
   } },
-  { ...listed('another tenant is not visible'), run: async () => {
-    await refusal(call(api.GET('/v1/queues/{queue}', { params: { path: { queue: 'verify-of-another-tenant' } } })), 404)
+  { ...listed('another tenant is not visible'), run: async (context) => {
+    const tenant = `${context.queue}-other`
+    await call(api.POST('/api/control/tenants', { body: { id: tenant } }))
+    try {
+      await raw(`/v1/queues/${tenant}`, { method: 'PUT', headers: { 'content-type': 'application/json', 'x-postroad-tenant': tenant }, body: '{}' })
+      await refusal(call(api.GET('/v1/queues/{queue}', { params: { path: { queue: tenant } } })), 404)
+    } finally {
+      await call(api.DELETE('/api/control/tenants/{tenant}', { params: { path: { tenant } } }))
+    }
   } },
 ]
 
