@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import msgspec
@@ -97,6 +98,16 @@ def test_a_purge_asks_with_the_count(shell: Shell, queue: str) -> None:
     assert (refused.code, f"Delete 1 messages of {queue}?" in refused.stdout) == (1, True)
     assert shell.run("queues", "purge", queue, "--yes", "--json").json == {"count": 1, "dryRun": False}
     assert "deleted 0 messages" in shell.run("queues", "purge", queue, "--yes").stdout
+
+
+def test_a_purge_removes_what_matches(shell: Shell, queue: str) -> None:
+    for text, *more in (["one"], ["two", "--header", "shop=north"], ["two", "--delay-ms", "60000"]):
+        shell.run("queues", "publish", queue, json.dumps(text), *more)
+    assert "would delete 2 messages" in shell.run("queues", "purge", queue, "--search", "two", "--dry-run").stdout
+    assert "would delete 0 messages" in shell.run("queues", "purge", queue, "--to", "1h", "--dry-run").stdout
+    assert "deleted 1 messages" in shell.run("queues", "purge", queue, "--search", "two", "--state", "delayed", "--yes").stdout
+    assert "deleted 1 messages" in shell.run("queues", "purge", queue, "--header", "shop=north", "--from", "1h", "--yes").stdout
+    assert [one["payload"] for one in shell.run("queues", "peek", queue, "--json").json["messages"]] == ["one"]
 
 
 # Messages
@@ -220,6 +231,28 @@ def start(shell: Shell, *words: str) -> "subprocess.Popen[str]":
 def _takes_interrupts() -> None:
     """Reset SIGINT: child processes of a test run in the background inherit that it is ignored."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def test_a_tail_shows_the_events_of_a_queue_and_a_key(shell: Shell, queue: str) -> None:
+    other, key = f"{queue}-other", shell.run("whoami", "--json").json["keyId"]
+    shell.run("queues", "put", other)
+    options = ("--events", "job.queued", "--of-queue", queue, "--key", key, "--max-per-second", "1000")
+    process, lines = start(shell, "telemetry", "tail", *options), list[str]()
+    assert process.stdout is not None
+    reader = threading.Thread(target=lines.extend, args=(process.stdout,))
+    reader.start()
+    try:
+        for _ in range(300):  # until the tail has begun, and the other queue had its turn
+            for name in (other, queue):
+                shell.run("queues", "publish", name, "1")
+            if len(lines) > 2:
+                break
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=15)
+        reader.join()
+    assert len(lines) > 2 and {json.loads(line)["queue"] for line in lines} == {queue}
+    assert shell.invoke("telemetry", "tail", "--queue", "--of-queue", queue).code == 2
 
 
 def test_progress_is_shown_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

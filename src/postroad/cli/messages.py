@@ -1,4 +1,4 @@
-"""`postroad queues publish`, `pull`, `ack`, `nack`, `extend` and `peek`."""
+"""`postroad queues publish`, `pull`, `ack`, `nack`, `extend`, `peek` and `purge`."""
 
 import sys
 from collections.abc import Sequence
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 import typer
 
-from postroad.cli.output import AsJson, Wide, connected, print_json, show, to_json
-from postroad.cli.queues import Name, json_of, queues
+from postroad.cli.output import AsJson, Wide, Yes, confirm, connected, print_json, show, to_json
+from postroad.cli.queues import DryRun, Name, json_of, print_purged, queues
 from postroad.cli.table import Column
 from postroad.cli.times import Since, Until, ago
 
@@ -252,3 +252,50 @@ def pair(text: str) -> tuple[str, str]:
     if not (name and mark):
         raise typer.BadParameter(f"{text!r} is not a header of the form name=value")
     return name, value
+
+
+@queues.command("purge")
+def purge_queue(
+    queue: Name,
+    search: Search = None,
+    header: Header = None,
+    field: Field = None,
+    message_id: MessageId = None,
+    job_id: JobId = None,
+    correlation_id: CorrelationId = None,
+    priority: OfPriority = None,
+    group_id: OfGroup = None,
+    state: Annotated[
+        Literal["ready", "delayed"] | None, typer.Option(help="`ready` includes leased and retrying messages.")
+    ] = None,
+    since: Since = None,
+    until: Until = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete the messages of a queue that match, including leased and delayed ones; without a filter, all.
+
+    Dead letters are kept; see `dlq purge`.
+    """
+    from postroad.api.queue_purging import WaitingFilter
+
+    wanted = WaitingFilter(
+        search=search,
+        header=header,
+        field=field,
+        message_id=message_id,
+        job_id=job_id,
+        correlation_id=correlation_id,
+        priority=priority,
+        group_id=group_id,
+        state=state,
+        since=ago(since) if since else None,
+        until=ago(until) if until else None,
+    )
+    with connected() as client:
+        purged = client.queues.purge(queue, dry_run=True, filter=wanted)
+        if not dry_run:
+            confirm(f"Delete {purged.count:,} messages of {queue}?", yes, err=as_json)
+            purged = client.queues.purge(queue, filter=wanted)
+        print_purged(purged, as_json, f"messages of {queue}")

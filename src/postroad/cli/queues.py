@@ -1,4 +1,4 @@
-"""`postroad queues list`, `update`, `delete` and `purge`, and `postroad health`."""
+"""`postroad queues list`, `update` and `delete`, and `postroad health`."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -130,17 +130,6 @@ def delete_queue(queue: Name, yes: Yes = False) -> None:
         confirm(f"Delete {queue} with {count:,} messages?", yes)
         client.queues.delete(queue)
         typer.echo(f"deleted {queue} with {count:,} messages")
-
-
-@queues.command("purge")
-def purge_queue(queue: Name, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False) -> None:
-    """Delete all messages of a queue, including leased and delayed ones. Dead letters are kept; see `dlq purge`."""
-    with connected() as client:
-        purged = client.queues.purge(queue, dry_run=True)
-        if not dry_run:
-            confirm(f"Delete {purged.count:,} messages of {queue}?", yes, err=as_json)
-            purged = client.queues.purge(queue)
-        print_purged(purged, as_json, f"messages of {queue}")
 
 
 def print_purged(purged: "Purged", as_json: bool, what: str) -> None:
