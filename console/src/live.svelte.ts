@@ -27,9 +27,23 @@ export type LiveState = 'connecting' | 'live' | 'reconnecting' | 'paused' | 'ref
 
 type Row = Record<string, unknown>
 type Section = { rows: Record<string, Row>; removed?: string[]; reset?: boolean; error?: string; sampleFields?: string[]; samples?: Record<string, number[][]> }
-type Message = { at: string; sections: Record<string, Section>; refused?: Record<string, string> }
+export type Message = { at: string; sections: Record<string, Section>; refused?: Record<string, string> }
+export type Sections = Record<string, Record<string, Row>>
 
 const samplesMax = 60
+
+/** The rows after a message of a live stream. */
+export function merged(known: Sections, message: Message, isSnapshot: boolean): Sections {
+  const next = { ...known }
+  for (const [name, section] of Object.entries(message.sections)) {
+    const rows = isSnapshot || section.reset ? {} : { ...next[name] }
+    Object.assign(rows, section.rows)
+    for (const key of section.removed ?? []) delete rows[key]
+    next[name] = rows
+  }
+  return next
+}
+
 export const sampleMs = 10_000
 const always = ['queues', 'tasks', 'alerts']
 
@@ -44,9 +58,14 @@ class Live {
   retryIn = $state(0)
   /** Why there is no live data: the key may not have it. */
   reason = $state('')
-  sections = $state.raw<Record<string, Record<string, Row>>>({})
+  sections = $state.raw<Sections>({})
   refused = $state.raw<Record<string, string>>({})
   depth = $state.raw<Record<string, number[]>>({})
+  /** Dead letters of each queue over ten minutes, and of all. */
+  deadOf = $state.raw<Record<string, number[]>>({})
+  dead = $state.raw<number[]>([])
+  /** Messages per second of each flow since the page watches them. */
+  flowRates = $state.raw<Record<string, number[]>>({})
   published = $state.raw<number[]>([])
   done = $state.raw<number[]>([])
   readonly queues = $derived(Object.values(this.sections.queues ?? {}) as unknown as Queue[])
@@ -54,7 +73,7 @@ class Live {
   readonly flows = $derived(Object.values(this.sections.flow ?? {}) as unknown as Flow[])
   readonly changes = $derived((Object.values(this.sections.changes ?? {}) as unknown as Change[]).sort((a, b) => b.at.localeCompare(a.at)))
   /** Changes that may be the cause of something: not who signed in. */
-  readonly shownChanges = $derived(this.changes.filter((change) => change.action !== 'platform.use' && !change.action.startsWith('session.')))
+  readonly shownChanges = $derived(this.changes.filter((change) => change.action !== 'platform.use' && !change.action.startsWith('console.')))
   #needs = new Map<string, number>()
   #names = new Set<string>()
   #watch = ''
@@ -83,8 +102,8 @@ class Live {
   /** Another tenant: everything is another. */
   restart() {
     this.sections = {}
-    this.depth = {}
-    this.published = this.done = []
+    this.depth = this.deadOf = this.flowRates = {}
+    this.published = this.done = this.dead = []
     alerts.forget()
     this.#reconnect()
   }
@@ -189,14 +208,7 @@ class Live {
   }
 
   #apply(message: Message, isSnapshot: boolean) {
-    const next = { ...this.sections }
-    for (const [name, section] of Object.entries(message.sections)) {
-      const rows = isSnapshot || section.reset ? {} : { ...next[name] }
-      Object.assign(rows, section.rows)
-      for (const key of section.removed ?? []) delete rows[key]
-      next[name] = rows
-    }
-    this.sections = next
+    const next = (this.sections = merged(this.sections, message, isSnapshot))
     if (message.refused) this.refused = message.refused
     const queues = message.sections.queues
     if (queues && isSnapshot) this.#load(queues)
@@ -211,19 +223,26 @@ class Live {
     const leased = fields.indexOf('leased') + 1
     const into = fields.indexOf('inPerSecond') + 1
     const out = fields.indexOf('outPerSecond') + 1
+    const deadAt = fields.indexOf('dead') + 1
     const depth: Record<string, number[]> = {}
+    const deadOf: Record<string, number[]> = {}
+    const dead: number[] = []
     const published: number[] = []
     const done: number[] = []
     for (const [name, samples] of Object.entries(section.samples ?? {})) {
       const last = samples.slice(-samplesMax)
       depth[name] = last.map((sample) => Math.max(0, ready ? sample[ready]! : 0) + Math.max(0, leased ? sample[leased]! : 0))
+      deadOf[name] = last.map((sample) => Math.max(0, deadAt ? sample[deadAt]! : 0))
       last.forEach((sample, index) => {
         const slot = index + samplesMax - last.length
+        dead[slot] = (dead[slot] ?? 0) + deadOf[name]![index]!
         published[slot] = (published[slot] ?? 0) + Math.max(0, into ? sample[into]! : 0)
         done[slot] = (done[slot] ?? 0) + Math.max(0, out ? sample[out]! : 0)
       })
     }
     this.depth = depth
+    this.deadOf = deadOf
+    this.dead = Array.from(dead, (value) => value ?? 0)
     this.published = Array.from(published, (value) => value ?? 0)
     this.done = Array.from(done, (value) => value ?? 0)
     this.#lastSample = Date.now()
@@ -233,14 +252,21 @@ class Live {
   #sample() {
     this.#lastSample = Date.now()
     const depth = { ...this.depth }
+    const deadOf = { ...this.deadOf }
     let into = 0
     let out = 0
+    let dead = 0
     for (const queue of this.queues) {
       into += queue.inPerSecond
       out += queue.outPerSecond
+      dead += queue.dead
+      deadOf[queue.name] = [...(deadOf[queue.name] ?? []), queue.dead].slice(-samplesMax)
       depth[queue.name] = [...(depth[queue.name] ?? []), queue.ready + queue.leased].slice(-samplesMax)
     }
     this.depth = depth
+    this.deadOf = deadOf
+    this.dead = [...this.dead, dead].slice(-samplesMax)
+    this.flowRates = Object.fromEntries(Object.entries(this.sections.flow ?? {}).map(([key, flow]) => [key, [...(this.flowRates[key] ?? []), flow.perSecond as number].slice(-samplesMax)]))
     this.published = [...this.published, into].slice(-samplesMax)
     this.done = [...this.done, out].slice(-samplesMax)
   }
@@ -249,6 +275,8 @@ class Live {
 export const live = new Live()
 
 export const ageMs = (queue: Queue | undefined) => (queue?.oldestAt ? Math.max(0, Date.now() - Date.parse(queue.oldestAt)) : null)
+/** How many more dead letters a queue has than ten minutes ago. */
+export const grownDead = ({ name, dead }: Queue) => dead - (live.deadOf[name]?.[0] ?? dead)
 export const totalIn = () => live.queues.reduce((sum, queue) => sum + queue.inPerSecond, 0)
 export const totalOut = () => live.queues.reduce((sum, queue) => sum + queue.outPerSecond, 0)
 

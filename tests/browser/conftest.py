@@ -37,7 +37,7 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installat
     running = Installation(tmp_path_factory.mktemp("console"), POSTROAD_WORKERS="2").start()
     try:
         with ThreadPoolExecutor(1) as thread:  # the browser's event loop may run in this one
-            thread.submit(asyncio.run, running.ready()).result()
+            thread.submit(asyncio.run, running.ready(120)).result()
         yield running
     finally:
         running.end()

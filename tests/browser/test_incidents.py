@@ -87,6 +87,8 @@ def test_n4_who_causes_the_load(console: Console) -> None:
     keyboard.go("o")
     link = page.get_by_role("region", name="Traffic").get_by_role("link", name="demo: orders publisher")
     expect(link).to_be_visible(timeout=60_000)
+    rate = page.get_by_role("region", name="Traffic").get_by_role("img", name=re.compile("^Rate of demo: orders publisher to"))
+    expect(rate).to_be_visible()
     keyboard.activate(link)
     flows = page.get_by_role("table", name="Flows")
     expect(flows).to_contain_text("demo: orders publisher")
@@ -138,6 +140,9 @@ def test_n7_what_changed_before_it_began(console: Console) -> None:
     keyboard = Keyboard(page)
     keyboard.go("o")
     expect(page.get_by_role("region", name="What changed")).to_contain_text("queue.pause")
+    actions = {one["action"] for one in console.call("GET", "/api/control/audit")["entries"]}
+    assert "console.sign_in" in actions
+    expect(page.get_by_role("region", name="What changed")).not_to_contain_text("console.")
     expect(page.get_by_role("region", name="Depth").get_by_role("img", name=re.compile("^Depth of all queues"))).to_be_visible()
     expect(page.get_by_role("region", name="Needs attention")).to_contain_text("paused: deployment")
     keyboard.taken(1)

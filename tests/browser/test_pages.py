@@ -62,8 +62,9 @@ def test_pages_are_accessible(browser: Browser, installation: Installation, sche
         watched.context.add_init_script(path=AXE)
         page = console.sign_in(console.admin_key, f"/?tenant={console.tenant}")
         found = []
-        for path in [*PAGES, *MORE]:
-            page.goto(f"{console.url}{path}{'&' if '?' in path else '?'}tenant={console.tenant}")
+        of_tenant = [f"{path}{'&' if '?' in path else '?'}tenant={console.tenant}" for path in [*PAGES, *MORE]]
+        for path in [*of_tenant, "/"]:
+            page.goto(console.url + path)
             expect(page.get_by_role("heading", level=1)).to_be_visible()
             page.wait_for_load_state("domcontentloaded")
             expect(page.locator(".skeleton")).to_have_count(0)
@@ -115,7 +116,18 @@ def test_the_guarantees_hold(console: Console) -> None:
     page = console.sign_in(path="/verify")
     page.get_by_role("button", name="Check the guarantees").click()
     expect(page.get_by_role("button", name="Check the guarantees")).to_be_enabled(timeout=60_000)
+    expect(page.get_by_text(f"{len(checks()) - 1} of {len(checks())} hold, 1 skipped.")).to_be_visible()
+    expect(page.get_by_role("listitem").filter(has_text="another tenant")).to_contain_text("needs a platform key")
+
+
+def test_a_platform_key_verifies_that_tenants_do_not_see_each_other(console: Console) -> None:
+    console.watched.allow("4\\d\\d")
+    page = console.sign_in(console.admin_key, f"/verify?tenant={console.tenant}")
+    page.get_by_role("button", name="Check the guarantees").click()
+    expect(page.get_by_role("button", name="Check the guarantees")).to_be_enabled(timeout=60_000)
     expect(page.get_by_text(f"{len(checks())} of {len(checks())} hold.")).to_be_visible()
+    tenants = console.call("GET", "/api/control/tenants?limit=1000", key=console.admin_key)["tenants"]
+    assert not [one["id"] for one in tenants if one["id"].startswith("verify-") and one["state"] == "ready"]
 
 
 def test_a_guarantee_that_does_not_hold_is_red_with_its_request_and_response(console: Console) -> None:
@@ -124,7 +136,7 @@ def test_a_guarantee_that_does_not_hold_is_red_with_its_request_and_response(con
     page.route("**/readyz", lambda route: route.fulfill(status=503, body="the engine does not answer"))
     page.get_by_role("button", name="Check the guarantees").click()
     expect(page.get_by_role("button", name="Check the guarantees")).to_be_enabled(timeout=60_000)
-    expect(page.get_by_text(f"{len(checks()) - 1} of {len(checks())} hold, 1 do not.")).to_be_visible()
+    expect(page.get_by_text(f"{len(checks()) - 2} of {len(checks())} hold, 1 do not, 1 skipped.")).to_be_visible()
     expect(page.get_by_role("listitem").filter(has_text="✖")).to_contain_text("the engine does not answer")
 
 

@@ -6,7 +6,8 @@ import type { Queue } from '../../live.svelte'
 const queuesMax = 6
 const againMs = 10_000
 
-type Cause = { dead: string; consumers: string }
+/** `deadAt`: when a message died last. */
+type Cause = { dead: string; deadAt: string; consumers: string }
 
 /** Why a queue needs attention: its most frequent error, and the state of its consumers. Read again at most every ten seconds. */
 export class Causes {
@@ -14,7 +15,7 @@ export class Causes {
   #readAt = new Map<string, number>()
 
   of(queue: string): Cause {
-    return this.#found[queue] ?? { dead: '', consumers: '' }
+    return this.#found[queue] ?? { dead: '', deadAt: '', consumers: '' }
   }
 
   follow(queues: Queue[]) {
@@ -31,8 +32,10 @@ export class Causes {
       dead ? call(api.GET('/v1/queues/{queue}/dlq', { params: { path, query: { groupBy: 'error' } } })).catch(() => null) : null,
       call(api.GET('/v1/queues/{queue}/consumers', { params: { path } })).catch(() => null),
     ])
-    const first = (groups as unknown as Schemas['DeadGroups'] | null)?.groups[0]
-    const cause = { dead: first ? `${count(first.count)} × “${first.reason}”` : '', consumers: consumers?.summary ?? '' }
+    const found = (groups as unknown as Schemas['DeadGroups'] | null)?.groups ?? []
+    const first = found[0]
+    const deadAt = found.map((group) => group.lastAt).sort().at(-1) ?? ''
+    const cause = { dead: first ? `${count(first.count)} × “${first.reason}”` : '', deadAt, consumers: consumers?.summary ?? '' }
     this.#found = { ...this.#found, [name]: cause }
   }
 }
