@@ -11,17 +11,8 @@ const listeners = new Set<() => void>()
 /** Called when the session has ended: the key was revoked, disabled or has expired. */
 export const onSignedOut = (listener: () => void) => listeners.add(listener)
 
-let givenKey = ''
-
-/** Run requests that change something with a key in place of the session's cookie. */
-export async function withKey<T>(key: string, run: () => Promise<T> | T): Promise<T> {
-  givenKey = key
-  try {
-    return await run()
-  } finally {
-    givenKey = ''
-  }
-}
+/** The key that was typed for one request is refused: the session still is valid. */
+class KeyRefused extends ApiError {}
 
 /** One attempt for each request: a person decides whether to try again. */
 const postroad = new Postroad(location.origin, {
@@ -30,18 +21,19 @@ const postroad = new Postroad(location.origin, {
   tenant: () => router.get('tenant'),
   async fetch(url, init) {
     const headers = init!.headers as Headers
-    if (givenKey && init!.method !== 'GET') headers.set('authorization', `Bearer ${givenKey}`)
     if (String(url).includes('/api/control/tenants')) headers.delete('x-postroad-tenant')
     return exact(await fetch(url, init))
   },
 })
 
-type Given<O> = { params?: { path?: OperationOptions<O>['path']; query?: OperationOptions<O>['query'] }; body?: OperationOptions<O>['body'] }
+type Given<O> = { params?: { path?: OperationOptions<O>['path']; query?: OperationOptions<O>['query'] }; body?: OperationOptions<O>['body']; /** Sent in place of the session's cookie. */ key?: string }
 
 const typed =
   <M extends Method>(method: M) =>
-  <P extends PathsOf<M>>(path: P, { params, body }: Given<Operation<P, M>> = {}): Promise<Result<Operation<P, M>>> =>
-    postroad.call(method, path, { ...params, body } as OperationOptions<Operation<P, M>>)
+  <P extends PathsOf<M>>(path: P, { params, body, key }: Given<Operation<P, M>> = {}): Promise<Result<Operation<P, M>>> => {
+    const sent = postroad.call(method, path, { ...params, body, ...(key ? { headers: { authorization: `Bearer ${key}` } } : {}) } as OperationOptions<Operation<P, M>>)
+    return key ? sent.catch((error: unknown) => Promise.reject(error instanceof ApiError ? new KeyRefused(error.problem) : error)) : sent
+  }
 
 /** Requests that are typed by the OpenAPI document. */
 export const api = { GET: typed('get'), PUT: typed('put'), POST: typed('post'), PATCH: typed('patch'), DELETE: typed('delete') }
@@ -51,7 +43,7 @@ export async function call<T>(request: Promise<T>): Promise<T> {
   try {
     return await request
   } catch (error) {
-    if (error instanceof ApiError && error.status === 401 && !givenKey) for (const listener of listeners) listener()
+    if (error instanceof ApiError && error.status === 401 && !(error instanceof KeyRefused)) for (const listener of listeners) listener()
     throw error
   }
 }

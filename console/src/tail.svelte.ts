@@ -21,8 +21,11 @@ export class Tail<T> {
     private bufferMax = 1000,
   ) {}
 
+  /** From now on, without what was shown before: the URL may be another. */
   start() {
     this.stop()
+    this.clear()
+    this.#lastId = ''
     this.#abort = new AbortController()
     void this.#run(this.#abort)
     return () => this.stop()
@@ -49,6 +52,8 @@ export class Tail<T> {
 
   clear() {
     this.items = []
+    this.#buffer = []
+    this.waiting = 0
   }
 
   async #run(abort: AbortController) {

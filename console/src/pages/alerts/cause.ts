@@ -18,5 +18,5 @@ export function causeOf(alert: Schemas['Alert']): { href: string; label: string 
   if (alert.event.includes('telemetry')) return { href: '/telemetry', label: 'Telemetry' }
   if (alert.event.startsWith('snavio.command.')) return { href: `/commands?tab=search${source ? `&source=${encodeURIComponent(source)}` : ''}`, label: source ? `Commands of ${source}` : 'Commands' }
   if (queue) return { href: to('queues', queue), label: `Queue ${queue}` }
-  return { href: `/events?type=${encodeURIComponent(alert.event)}`, label: 'Live events' }
+  return { href: `/events?events=${encodeURIComponent(alert.event)}`, label: 'Live events' }
 }
