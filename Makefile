@@ -10,7 +10,7 @@ COMPOSE_BUILD ?= docker build -f deploy/Dockerfile
 COMPILE := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --upgrade \
 	--no-header --no-emit-index-url --no-emit-find-links --no-emit-package spark-jetstream
 
-.PHONY: help setup containers dashboards up down run console js-client browser-test screenshots test test-unit conformance chaos regions check format schemathesis soak generate docs site lock bench bench-pipeline clean
+.PHONY: help setup containers dashboards up down run console wheel js-client browser-test screenshots test test-unit conformance chaos regions check format schemathesis soak generate docs site lock bench bench-pipeline clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:[^#]*## /\t/' | expand -t 12
@@ -27,6 +27,9 @@ run: ## Start Postroad on 127.0.0.1:8080 (POSTROAD_PORT), engine included; Ctrl-
 console: setup ## Build the web console, which `make run` and the browser tests do by themselves
 	@sh scripts/build-console
 	@sh scripts/check-console
+
+wheel: setup ## Build the wheel into dist/, with the web console
+	@sh scripts/build-wheel
 
 js-client: setup ## Build the JavaScript client into clients/js/dist, which its tests do by themselves
 	@sh scripts/build-js-client
