@@ -21,7 +21,7 @@ const postroad = new Postroad(location.origin, {
   tenant: () => router.get('tenant'),
   async fetch(url, init) {
     const headers = init!.headers as Headers
-    if (String(url).includes('/api/control/tenants')) headers.delete('x-postroad-tenant')
+    if (/\/api\/control\/tenants|\/v1\/session$/.test(String(url))) headers.delete('x-postroad-tenant') // of the key, not of a tenant
     return exact(await fetch(url, init))
   },
 })

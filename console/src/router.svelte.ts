@@ -13,10 +13,11 @@ class Router {
     return this.query.get(name) ?? ''
   }
 
-  go(url: string, { replace = false } = {}) {
+  /** The tenant that a platform key has chosen stays, unless the URL names another. */
+  go(url: string, { replace = false, keepsTenant = true } = {}) {
     const next = new URL(url, location.origin)
     const tenant = this.query.get('tenant')
-    if (tenant && !next.searchParams.has('tenant')) next.searchParams.set('tenant', tenant)
+    if (keepsTenant && tenant && !next.searchParams.has('tenant')) next.searchParams.set('tenant', tenant)
     history[replace ? 'replaceState' : 'pushState'](null, '', next)
     const isNewPage = next.pathname !== this.path
     this.#read()
@@ -34,7 +35,7 @@ class Router {
       else query.delete(name)
     }
     const text = query.toString()
-    this.go(this.path + (text ? `?${text}` : ''), { replace })
+    this.go(this.path + (text ? `?${text}` : ''), { replace, keepsTenant: !('tenant' in values) })
   }
 
   #read() {

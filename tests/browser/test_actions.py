@@ -3,10 +3,13 @@
 import json
 import re
 
+import pytest
 from playwright.sync_api import Page, Route, expect
 
 from tests.browser.commands import register
 from tests.browser.console import Console
+
+pytestmark = pytest.mark.browser
 
 UNAVAILABLE = {
     "type": "",

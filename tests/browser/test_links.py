@@ -2,10 +2,13 @@
 
 import re
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.browser.commands import register, send
 from tests.browser.console import Console
+
+pytestmark = pytest.mark.browser
 
 
 def test_a_link_opens_what_is_not_on_the_first_page(console: Console) -> None:
@@ -45,8 +48,9 @@ def test_a_link_opens_a_command_that_the_filter_hides(console: Console) -> None:
 def test_an_alert_leads_to_the_events_that_raised_it(console: Console) -> None:
     rule = {"events": "bucket.changed", "severity": "warning", "channels": ["dashboard"]}
     console.call("PUT", "/v1/alert-rules/buckets", rule)
-    page = console.sign_in(path="/alerts")
+    page = console.sign_in()
     console.call("POST", "/v1/buckets", {"name": "config"})
+    page.get_by_role("link", name="▲ 1 alert").click(timeout=60_000)
     page.get_by_role("row", name=re.compile("buckets")).click()
     page.get_by_role("complementary").get_by_role("link", name="Live events").click()
     expect(page.get_by_role("heading", name="Events")).to_be_visible()
@@ -57,7 +61,7 @@ def test_a_tail_with_another_filter_starts_anew(console: Console) -> None:
     console.call("PUT", "/v1/topics/news", {})
     page = console.sign_in(path="/topics/news?tab=tail")
     messages = page.get_by_role("table", name="Live messages")
-    expect(page.get_by_text("● live").last).to_be_visible()
+    expect(page.get_by_role("main").get_by_text("● live")).to_be_visible()
     console.call("POST", "/v1/topics/news/messages", {"subject": "a.one", "payload": 1})
     expect(messages.get_by_role("cell", name="a.one")).to_be_visible()
     page.get_by_label("Subject pattern").fill("b.*")

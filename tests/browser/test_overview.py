@@ -3,16 +3,19 @@
 import json
 import re
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.browser.console import Console
+
+pytestmark = pytest.mark.browser
 
 
 def test_a_platform_key_without_a_tenant_sees_the_installation(console: Console) -> None:
     console.queue("orders")
     page = console.sign_in(console.admin_key)
     expect(page.get_by_role("region", name="Readiness")).to_contain_text("engine")
-    expect(page.get_by_role("table", name="Busiest tenants").get_by_role("row")).not_to_have_count(1)
+    expect(page.get_by_role("table", name="By traffic").get_by_role("row")).not_to_have_count(1)
     expect(page.get_by_role("table", name="Processes")).to_contain_text("gateway", timeout=60_000)  # with its next sample
     tenant = page.get_by_label("Tenant")
     expect(tenant).to_have_value("")
@@ -21,7 +24,7 @@ def test_a_platform_key_without_a_tenant_sees_the_installation(console: Console)
     expect(page).to_have_url(re.compile(f"tenant={console.tenant}"))
     console.open(f"/queues?tenant={console.tenant}")
     tenant.select_option(label="All tenants")
-    expect(page.get_by_role("table", name="Busiest tenants")).to_be_visible()
+    expect(page.get_by_role("table", name="By traffic")).to_be_visible()
     page.get_by_role("link", name="Queues", exact=True).click()
     expect(page.get_by_role("heading", name="Queues")).to_be_visible()
     expect(tenant).to_have_value("default")

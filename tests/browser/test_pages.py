@@ -124,7 +124,7 @@ def test_a_platform_key_verifies_that_tenants_do_not_see_each_other(console: Con
     console.watched.allow("4\\d\\d")
     page = console.sign_in(console.admin_key, f"/verify?tenant={console.tenant}")
     page.get_by_role("button", name="Check the guarantees").click()
-    expect(page.get_by_role("button", name="Check the guarantees")).to_be_enabled(timeout=60_000)
+    expect(page.get_by_role("button", name="Check the guarantees")).to_be_enabled(timeout=100_000)
     expect(page.get_by_text(f"{len(checks())} of {len(checks())} hold.")).to_be_visible()
     tenants = console.call("GET", "/api/control/tenants?limit=1000", key=console.admin_key)["tenants"]
     assert not [one["id"] for one in tenants if one["id"].startswith("verify-") and one["state"] == "ready"]

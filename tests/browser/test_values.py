@@ -3,9 +3,12 @@
 import base64
 import urllib.request
 
+import pytest
 from playwright.sync_api import Locator, expect
 
 from tests.browser.console import Console
+
+pytestmark = pytest.mark.browser
 
 
 def put(console: Console, key: str, body: bytes, media: str) -> None:
