@@ -58,7 +58,8 @@ class Action:
     """A served operation. `route` has what authorization needs: the scope of the equivalent native operation. The dispatcher
     checks the restrictions of the key: queues and topics outside do not exist.
 
-    `arn`: the parameter with the ARN of a topic or subscription. `allows_unsigned`: a token may replace the signature.
+    `arn`: the parameter with the ARN of a topic or subscription; `name`: that with the name of what the call creates, which the
+    policy of a session is compared with. `allows_unsigned`: a token may replace the signature.
     """
 
     operation: Operation
@@ -67,6 +68,7 @@ class Action:
     has_queue: bool
     arn: str = ""
     allows_unsigned: bool = False
+    name: str = ""
 
 
 def action(
@@ -78,6 +80,7 @@ def action(
     has_queue: bool = True,
     arn: str = "",
     allows_unsigned: bool = False,
+    name: str = "",
 ) -> Action:
     route = Route(
         "POST",
@@ -89,7 +92,7 @@ def action(
         action=operation.label,
         allows_admin=allows_admin,
     )
-    return Action(operation, run, route, has_queue, arn, allows_unsigned)
+    return Action(operation, run, route, has_queue, arn, allows_unsigned, name)
 
 
 async def _unused(_request: Request) -> Any:

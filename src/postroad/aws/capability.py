@@ -141,7 +141,7 @@ class AwsCapability(Capability):
             return action(known[name], run, scope, allows_admin=reads, has_queue=False, arn=arn, allows_unsigned=is_open)
 
         found = [
-            served("CreateTopic", topics.create_topic, Scope.ADMIN),
+            action(known["CreateTopic"], topics.create_topic, Scope.ADMIN, has_queue=False, name="Name"),
             served("DeleteTopic", topics.delete_topic, Scope.ADMIN, topic),
             served("ListTopics", topics.list_topics, Scope.READ, reads=True),
             served("GetTopicAttributes", topics.get_topic_attributes, Scope.READ, topic, reads=True),
