@@ -33,13 +33,27 @@ def any_matcher(parts: Sequence[Matcher]) -> Matcher:
 def all_tests(tests: Sequence[Test]) -> Test:
     if len(tests) == 1:
         return tests[0]
-    return lambda found: all(test(found) for test in tests)
+
+    def test_all(found: Any) -> bool:
+        for test in tests:  # noqa: SIM110  # a generator would cost more than most tests
+            if not test(found):
+                return False
+        return True
+
+    return test_all
 
 
 def any_test(tests: Sequence[Test]) -> Test:
     if len(tests) == 1:
         return tests[0]
-    return lambda found: any(test(found) for test in tests)
+
+    def test_any(found: Any) -> bool:
+        for test in tests:  # noqa: SIM110  # see above
+            if test(found):
+                return True
+        return False
+
+    return test_any
 
 
 def of_elements(test: Test) -> Test:
