@@ -173,7 +173,7 @@ class Load:
         self.errors: list[str] = []
         self._stopped = threading.Event()
         self._clients[0].queues.put(self.QUEUE, visibility_timeout_ms=30_000)
-        self._threads = [threading.Thread(target=self._publish), threading.Thread(target=self._consume)]
+        self._threads = [threading.Thread(target=one, daemon=True) for one in (self._publish, self._consume)]
         for thread in self._threads:
             thread.start()
 

@@ -74,7 +74,7 @@ def refusal(
 
 
 def _is_flagged(verdict: FairnessVerdict, routes: Sequence[RouteRecord | None], policy: VerdictPolicy) -> bool:
-    """True if the auditor flags a source with these shares. All of a route is no share: nobody else used it."""
+    """True if the auditor flags a source with these shares. A source that has a route for itself takes nothing from others."""
     is_wide = sum(one.share > policy.across for one in verdict.routes) > 1
     for one, route in zip(verdict.routes, routes, strict=True):
         own = None if route is None else dominant_share(route)

@@ -7,7 +7,7 @@ from postroad.jetstream.nats_parser import parse_headers
 
 @dataclass(slots=True)
 class Received:
-    """Data with headers. They are parsed when somebody asks for them: of most messages nobody does."""
+    """Data with headers, which are parsed when they are read: those of most messages are not."""
 
     data: bytes
     header_block: bytes = b""  # as sent; empty: no headers

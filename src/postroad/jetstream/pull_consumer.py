@@ -18,6 +18,7 @@ from postroad.jetstream.connection import Connection, ConnectionLost
 from postroad.jetstream.deliveries import ACK_WAIT_MARGIN_MS, Delivery, DeliveryRef, nak, parse_ack_subject
 from postroad.jetstream.incoming_message import IncomingMessage
 from postroad.jetstream.management import ensure_consumer
+from postroad.jetstream.pull_caller import PullCaller
 from postroad.kernel.errors import EngineNoResponders, EngineUnavailable, PostroadError
 from postroad.kernel.futures import resolve
 from postroad.kernel.ids import new_id
@@ -68,25 +69,6 @@ async def ensure_work_consumer(
     await ensure_consumer(connection, stream, name, config)
 
 
-class _Caller:
-    """A caller that waits for messages, whose `on_end` is called with them or an error."""
-
-    __slots__ = ("count", "deadline", "deliveries", "is_requested", "on_end")
-
-    def __init__(self, count: int, deadline: float, on_end: Callable[["_Caller", Exception | None], None]) -> None:
-        self.count, self.deadline, self.on_end = count, deadline, on_end
-        self.deliveries: list[Delivery] = []
-        self.is_requested = False  # the server was asked for its messages that are ready now
-
-    @property
-    def is_full(self) -> bool:
-        return len(self.deliveries) >= self.count
-
-    def end(self, problem: Exception | None = None) -> None:
-        """Call `on_end` soon: the task that serves the callers first asks for the messages of others."""
-        asyncio.get_running_loop().call_soon(self.on_end, self, problem)
-
-
 class PullConsumer(Acknowledger):
     """Delivers and acknowledges the messages of one consumer.
 
@@ -97,7 +79,7 @@ class PullConsumer(Acknowledger):
     def __init__(self, connection: Connection, stream: str, consumer: str) -> None:
         super().__init__(connection, stream, consumer)
         self._pull_subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
-        self._callers: deque[_Caller] = deque()
+        self._callers: deque[PullCaller] = deque()
         self._task: asyncio.Task[None] | None = None
         self._inbox: asyncio.Queue[IncomingMessage | None] = asyncio.Queue()  # None wakes the task
         self._inbox_subject = ""
@@ -141,9 +123,9 @@ class PullConsumer(Acknowledger):
         """
         self._start(count, 0.0, on_pulled)
 
-    def _start(self, count: int, wait_seconds: float, on_pulled: OnPulled) -> _Caller:
+    def _start(self, count: int, wait_seconds: float, on_pulled: OnPulled) -> PullCaller:
         self._connection.writes.admit(self._stream)
-        caller = _Caller(count, asyncio.get_running_loop().time() + wait_seconds, partial(self._on_end, on_pulled))
+        caller = PullCaller(count, asyncio.get_running_loop().time() + wait_seconds, partial(self._on_end, on_pulled))
         self._callers.append(caller)
         if self._task is None:
             self._task = asyncio.create_task(self._run())
@@ -151,7 +133,7 @@ class PullConsumer(Acknowledger):
             self._inbox.put_nowait(None)
         return caller
 
-    def _on_end(self, on_pulled: OnPulled, caller: _Caller, problem: Exception | None) -> None:
+    def _on_end(self, on_pulled: OnPulled, caller: PullCaller, problem: Exception | None) -> None:
         """Pass on the messages that a caller has received, once they are durable."""
         if problem is None and caller.deliveries:
             last = max(one.ref.stream_sequence for one in caller.deliveries)
@@ -159,13 +141,13 @@ class PullConsumer(Acknowledger):
         else:
             self._on_synced(on_pulled, caller, problem)
 
-    def _on_synced(self, on_pulled: OnPulled, caller: _Caller, problem: Exception | None) -> None:
+    def _on_synced(self, on_pulled: OnPulled, caller: PullCaller, problem: Exception | None) -> None:
         deliveries = caller.deliveries
         if isinstance(problem, EngineUnavailable):
             self._release_those_of(caller)
         on_pulled(deliveries if problem is None else problem)
 
-    def _release_those_of(self, caller: _Caller) -> None:
+    def _release_those_of(self, caller: PullCaller) -> None:
         deliveries, caller.deliveries = caller.deliveries, []  # at most once: another consumer may have them then
         self.release([delivery.ref for delivery in deliveries])
 
@@ -425,7 +407,7 @@ class PullConsumer(Acknowledger):
     def _resolve_callers(self) -> None:
         """Return messages to the callers that have any, and nothing to those whose time is up."""
         now = asyncio.get_running_loop().time()
-        remaining: deque[_Caller] = deque()
+        remaining: deque[PullCaller] = deque()
         for caller in self._callers:
             if caller.deliveries or (caller.is_requested and caller.deadline <= now):
                 caller.end()

@@ -18,9 +18,9 @@ from postroad.pipeline.tables import ARCHIVES
 from postroad.telemetry.frames import STREAMS
 
 _BY_TENANT = ("command_events", *sorted(ARCHIVES))
-_BY_FRAME = ("quarantine", "bronze")  # in this order: frames tell which lines of the quarantine are a tenant's
+_BY_FRAME = ("quarantine", "bronze")  # in this order: the frames are needed to find the lines in quarantine
 TABLES = (*_BY_TENANT, *_BY_FRAME)
-_COLUMNS = {"bronze": ["subject"], "quarantine": ["stream", "sequence"]}  # that tell whose a row is; else `tenant`
+_COLUMNS = {"bronze": ["subject"], "quarantine": ["stream", "sequence"]}  # with the owner of a row; else `tenant`
 ERASED = "erased-tenants"  # the application whose version is the sequence of the last deletion in the audit log
 _LOOK_BACK = timedelta(days=14)
 _ACTION = "tenant.delete"

@@ -45,7 +45,8 @@ from postroad.kernel.errors import Draining, EngineUnavailable, PostroadError
 from postroad.kernel.identity import Scope
 from postroad.kernel.json import invalid_field
 from postroad.queues.consuming import Consumer, Pull
-from postroad.queues.lease_operations import ExtendedLease, PreparedAck
+from postroad.queues.lease_operations import ExtendedLease
+from postroad.queues.lease_plan import PreparedAck
 from postroad.queues.progress import ProgressReports
 
 _RECEIPT_ERRORS = (QueueNotFound, ReceiptInvalid, LeaseExpired, AlreadySettled, EngineUnavailable, BackendUnavailable)

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -28,7 +27,7 @@ from postroad.queues.dead_letters import DeadLetters
 from postroad.queues.deferred_messages import DeferredMessages, is_deferred_entry
 from postroad.queues.group_shares import GroupShares
 from postroad.queues.lease_log import LeaseLog
-from postroad.queues.lease_plan import transition_of
+from postroad.queues.lease_plan import PreparedAck, transition_of
 from postroad.queues.lease_spans import record_settled, started_ns
 from postroad.queues.lease_states import Step, Transition
 from postroad.queues.lifecycle import QueueLifecycle
@@ -49,15 +48,6 @@ from postroad.telemetry.outbox import Outbox
 _NACK_STEPS = {"retry": Step.RETRIED, "requeue": Step.REQUEUED, "dlq": Step.DEAD_LETTERED}
 
 Verified = Receipt | PostroadError | None  # None: the operation was done before
-
-
-class PreparedAck(NamedTuple):
-    """Acknowledgements of one request, with the time of its beginning for its span."""
-
-    context: RequestContext
-    record: QueueRecord
-    receipts: Sequence[Receipt]
-    start_ns: int
 
 
 OnAcked = Callable[[Exception | None], None]

@@ -1,15 +1,16 @@
 """What becomes of received messages: most are leased; expired ones are deleted, and those without attempts left become dead
-letters. Pure, apart from the log.
+letters. And acknowledgements that are prepared. Pure, apart from the log.
 """
 
-from collections.abc import Callable
-from typing import Generic, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Generic, NamedTuple, TypeVar
 
 import structlog
 
 from postroad.api.queues import Priority
 from postroad.crypto.signing import Signer
 from postroad.jetstream.deliveries import Delivery, DeliveryRef
+from postroad.kernel.context import RequestContext
 from postroad.kernel.spans import Tracer
 from postroad.queues import job_events
 from postroad.queues.backend import Settlement
@@ -25,6 +26,15 @@ T = TypeVar("T")
 FirstLease = Callable[[QueueRecord, int], int | None]  # the time of the first lease of a message, by its sequence
 
 log = structlog.get_logger("postroad.queues")
+
+
+class PreparedAck(NamedTuple):
+    """Acknowledgements of one request, with the time of its beginning for its span."""
+
+    context: RequestContext
+    record: QueueRecord
+    receipts: Sequence[Receipt]
+    start_ns: int
 
 
 class LeasePlan(Generic[T]):

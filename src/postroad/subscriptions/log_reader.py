@@ -44,7 +44,7 @@ def offer(owned: OwnedSubscription, one: OwnedCursor, message: ReceivedMessage) 
 
 
 def _judge(owned: OwnedSubscription, message: ReceivedMessage) -> tuple[bool, str]:
-    """True if the filters let the message pass, or cannot tell; then with the reason."""
+    """True if the filters let the message pass, or fail; then with the reason."""
     try:
         return message.passes(owned.filters), ""
     except Exception as problem:  # a bug, which must not end the deliveries of others

@@ -178,7 +178,7 @@ class Subscriptions:
         if queue is not None:
             if not context.caller.may_use("queue", queue):
                 raise Forbidden(f"the key may not use the queue {queue!r}")
-            if is_sns:  # a queue of SQS has a type, which its name alone does not tell
+            if is_sns:  # a queue of SQS has a type, which does not follow from its name
                 await self._queues.find(context.tenant, queue)
             else:
                 await self._queues.find_or_create(context, queue)

@@ -101,7 +101,7 @@ class OutboxPublisher:
             await self._backend.publish(record, message, copy=str(delivery.ref.stream_sequence))
         except Unavailable:
             return delivery.ref, nak(_RETRY_MS)
-        except BackendCannot as problem:  # until somebody changes it
+        except BackendCannot as problem:  # until the settings change
             log.warning("outbox_refused", queue=record.name, tenant=record.tenant, detail=problem.detail)
             return delivery.ref, nak(_REFUSED_MS)
         return delivery.ref, ACK
