@@ -11,6 +11,7 @@ from postroad.api.insights import Row, Visibility, columns_of
 from postroad.api.reports import reports
 from postroad.aws import queue_attributes, sns_subscriptions
 from postroad.aws.capability import AwsCapability
+from postroad.aws.errors import status_of
 from postroad.aws.model import ServiceModel, service_model
 from postroad.aws.model import operations as aws_operations
 from postroad.container import described_assembly, described_routes
@@ -349,14 +350,8 @@ def _aws_tables() -> str:
     )
     attributes = "\n".join(f"| `{name}` | {_attribute_support(name)} |" for name in model.shapes["QueueAttributeName"].enum)
     system = "\n".join(f"| `{name}` | {_SYSTEM_SUPPORT.get(name, 'supported')} |" for name in _system_names(model))
-    errors = "\n".join(
-        f"| `{shape}` | `{code}` | {status} | {'not raised' if shape in _NOT_RAISED else 'raised'} |"
-        for shape, (code, status) in model.errors.items()
-    )
-    sns_errors = "\n".join(
-        f"| `{shape}` | `{code}` | {status} | {'raised' if shape in _SNS_RAISED else 'not raised'} |"
-        for shape, (code, status) in service_model("sns").errors.items()
-    )
+    errors = _error_rows(model, {shape for shape in model.errors if shape not in _NOT_RAISED})
+    sns_errors = _error_rows(service_model("sns"), set(_SNS_RAISED))
     return (
         f"| operation | service | |\n| --- | --- | --- |\n{operations}\n\n"
         f"| queue attribute | |\n| --- | --- |\n{attributes}\n\n"
@@ -367,6 +362,16 @@ def _aws_tables() -> str:
     )
 
 
+def _error_rows(model: ServiceModel, raised: set[str]) -> str:
+    """With the status that is sent, also where that of AWS is another one."""
+    return "\n".join(
+        f"| `{shape}` | `{code}` | {status_of(shape, model)}{_MORE_STATUSES.get(shape, '')} | "
+        f"{'raised' if shape in raised else 'not raised'} |"
+        for shape, (code, _) in model.errors.items()
+    )
+
+
+_MORE_STATUSES = {"OverLimit": ", 429 for the quota of a tenant"}
 _SYSTEM_SUPPORT = {
     "SequenceNumber": "supported, of FIFO queues",
     "MessageDeduplicationId": "supported, of FIFO queues",

@@ -2,10 +2,13 @@
 
 import asyncio
 import contextlib
+import re
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -127,12 +130,24 @@ async def aws_tenant(gateway: Gateway, *, auto_create_queues: bool = False) -> A
     return AwsTenant(tenant, credentials, account, boto(gateway.url, credentials))
 
 
+@cache
+def documented_statuses() -> dict[str, set[int]]:
+    """The statuses of each modelled error, by its code in either protocol, from the reference page."""
+    page = (Path(__file__).parent.parent.parent / "docs" / "aws.md").read_text()
+    found: dict[str, set[int]] = {}
+    for code, statuses in re.findall(r"^\| `\w+` \| `([\w.]+)` \| ([^|]+) \| raised \|$", page, re.MULTILINE):
+        found.setdefault(code, set()).update(int(one) for one in re.findall(r"\b\d{3}\b", statuses))
+    return found
+
+
 @contextlib.contextmanager
 def refused(code: str, status: int | None = None, message: str = "") -> Iterator[pytest.ExceptionInfo[ClientError]]:
-    """A call fails with this code, as boto3 reports it."""
+    """A call fails with this code, as boto3 reports it, and with a status that the reference page has."""
     with pytest.raises(ClientError) as caught:
         yield caught
     found = caught.value.response
     assert found["Error"]["Code"] == code, found
-    assert status in (None, found["ResponseMetadata"]["HTTPStatusCode"]), found
+    sent = found["ResponseMetadata"]["HTTPStatusCode"]
+    assert status in (None, sent), found
+    assert sent in documented_statuses().get(code, {sent}), found
     assert message in found["Error"]["Message"], found

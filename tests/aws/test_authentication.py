@@ -1,6 +1,8 @@
 """Authentication of AWS requests: signatures, bearer keys, scopes, restrictions, revocation, accounts."""
 
 import asyncio
+import json
+from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import msgspec
@@ -10,9 +12,14 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials as BotoCredentials
 from botocore.exceptions import ClientError
 
-from postroad.kernel.identity import Scope
-from tests.aws.clients import AwsTenant, aws_key, aws_tenant, boto, refused
-from tests.gateway import Gateway, ShiftedClock
+from postroad.access.records import TenantRecord
+from postroad.container import Role
+from postroad.kernel.clock import now_ms
+from postroad.kernel.identity import Caller, Scope
+from tests.access import hooks
+from tests.aws.clients import AwsTenant, Credentials, aws_key, aws_tenant, boto, post_signed, refused
+from tests.gateway import Gateway, ShiftedClock, gateway_settings, running_gateway
+from tests.servers import Server
 from tests.waiting import eventually
 
 JSON = {"X-Amz-Target": "AmazonSQS.ListQueues", "Content-Type": "application/x-amz-json-1.0"}
@@ -93,6 +100,25 @@ async def test_a_revoked_key_ends_its_credentials_on_every_gateway(aws: AwsTenan
     await eventually(is_refused)
 
 
+async def test_a_revoked_key_succeeds_nowhere_once_its_gateway_knows(aws: AwsTenant, second_gateway: Gateway) -> None:
+    """At the gateway of the revocation: the next request. Elsewhere: the first one after the change of the record arrived."""
+    key = (await aws.tenant.another_key()).record.id
+    credentials = await aws_key(aws.tenant, key)
+    here, there = aws.client(credentials=credentials), boto(second_gateway.url, credentials)
+    session = (await aws.client("sts", credentials).get_session_token())["Credentials"]
+    temporary = boto(second_gateway.url, Credentials(session["AccessKeyId"], session["SecretAccessKey"], session["SessionToken"]))
+    for client in (here, there, temporary):
+        await client.list_queues()
+    known = second_gateway.node.platform.identities.keys
+    (await aws.tenant.client.patch(f"/api/control/keys/{key}", {"enabled": False})).ok()
+    with refused("InvalidClientTokenId", 403):
+        await here.list_queues()
+    await eventually(lambda: (record := known.get(key)) is not None and not record.is_active(now_ms()))
+    for client in (there, temporary):
+        with refused("InvalidClientTokenId", 403):
+            await client.list_queues()
+
+
 async def test_deleted_aws_credentials_end_and_the_key_stays(aws: AwsTenant) -> None:
     (await aws.tenant.client.delete(f"/api/control/keys/{aws.tenant.record.id}/aws")).ok(204)
     with refused("InvalidClientTokenId", 403):
@@ -130,6 +156,20 @@ async def test_accounts_are_unique_and_stay(gateway: Gateway, second_gateway: Ga
     assert len(set(accounts)) == 5 and all(len(one) == 12 and one.isdecimal() for one in accounts)
     seen = [(await second_gateway.seen_by(one).client.get("/v1/whoami")).ok()["accountId"] for one in tenants]
     assert seen == accounts
+
+
+async def test_tenants_without_an_account_get_one_at_the_start(own_server: Server) -> None:
+    settings = gateway_settings(own_server.url)
+    async with running_gateway(settings) as before:
+        tenants = before.node.platform.identities.tenants
+        for name in ("old-1", "old-2"):
+            await tenants.create(name, TenantRecord(id=name, created_at_ms=now_ms(), updated_at_ms=now_ms()))
+        assert not {"old-1", "old-2"} & set(before.node.access.accounts._by_tenant)
+    async with running_gateway(settings, Role.ALL) as after:
+        accounts = after.node.access.accounts
+        await eventually(lambda: {"old-1", "old-2"} <= set(accounts._by_tenant))
+        assigned = [accounts._by_tenant[name] for name in ("old-1", "old-2")]
+        assert len(set(assigned)) == 2 and [accounts.tenant(one) for one in assigned] == ["old-1", "old-2"]
 
 
 async def test_resources_of_another_account_do_not_exist(aws: AwsTenant, gateway: Gateway) -> None:
@@ -237,3 +277,77 @@ async def test_every_operation_refuses_other_credentials(aws: AwsTenant, gateway
                     continue  # their tokens are tested in tests/sns
                 answer = await client.post("/", data=f"Action={name}".encode())
                 assert answer.status in (400, 403) and codes[kind] in answer.body, (name, kind, answer.body)
+
+
+# The operator's hook, the throttle, the public address
+
+
+@pytest.fixture(scope="module")
+async def guarded(engine_url: str) -> AsyncIterator[Gateway]:
+    """A gateway with the operator's hook and a public address, whose clients may fail three times."""
+    settings = gateway_settings(
+        engine_url,
+        authorize="tests.access.hooks:authorize",
+        public_url="https://mq.example.com",
+        auth_failures_burst=3,
+        auth_failures_per_minute=1,
+        trusted_proxies="127.0.0.0/8",
+    )
+    async with running_gateway(settings) as running:
+        yield running
+
+
+@pytest.fixture
+async def guarded_tenant(guarded: Gateway) -> AsyncIterator[AwsTenant]:
+    yield await aws_tenant(guarded)
+    hooks.authorize.answer = None
+    hooks.authorize.attempts.clear()
+
+
+async def test_the_hook_of_the_operator_decides(guarded_tenant: AwsTenant) -> None:
+    aws = guarded_tenant
+    url = await aws.queue("orders")
+    hooks.authorize.attempts.clear()
+    await aws.sqs.send_message(QueueUrl=url, MessageBody="x")
+    [attempt] = hooks.authorize.attempts
+    assert (attempt.action, attempt.project, attempt.needs) == ("sqs:SendMessage", aws.tenant.id, "publish")
+    assert (attempt.route, attempt.parameters) == ("/aws/sqs/SendMessage", {"queue": "orders"})
+    assert attempt.credential == aws.credentials.access_key_id
+    hooks.authorize.answer = lambda attempt: attempt.action != "sqs:ReceiveMessage"
+    await aws.sqs.send_message(QueueUrl=url, MessageBody="x")
+    with refused("AccessDenied", 403):
+        await aws.sqs.receive_message(QueueUrl=url)
+    other = await aws_tenant(aws.gateway)
+    hooks.authorize.answer = lambda _attempt: Caller(other.tenant.id, "sso:ada", frozenset({Scope.READ}), name="Ada")
+    assert (await aws.client("sts").get_caller_identity())["Account"] == other.account
+    with refused("AccessDenied", 403):
+        await aws.sqs.create_queue(QueueName="q")
+
+
+async def test_failed_signatures_are_throttled(guarded_tenant: AwsTenant) -> None:
+    aws, address = guarded_tenant, "192.0.2.77"
+    wrong = replace(aws.credentials, secret_access_key="x" * 40)
+    unknown = replace(aws.credentials, access_key_id="PRAK" + "0" * 16)
+
+    async def list_queues(credentials: Credentials) -> tuple[int, str]:
+        headers = {**JSON, "X-Forwarded-For": address}
+        status, body = await post_signed(replace(aws, credentials=credentials), "sqs", b"{}", headers)
+        return status, str(json.loads(body).get("__type", "")).partition("#")[2]
+
+    failures = [await list_queues(one) for one in (wrong, unknown, wrong)]
+    assert failures == [(403, "SignatureDoesNotMatch"), (403, "InvalidClientTokenId"), (403, "SignatureDoesNotMatch")]
+    assert await list_queues(wrong) == (429, "RequestThrottled")
+    there = aws.gateway.with_key("pr_live_unknown").with_headers(**{"X-Forwarded-For": address})
+    (await there.get("/v1/whoami")).problem(429, "rate-limited")
+    assert await list_queues(aws.credentials) == (200, "")
+
+
+async def test_queue_urls_have_the_public_address(guarded_tenant: AwsTenant) -> None:
+    aws = guarded_tenant
+    expected = f"https://mq.example.com/{aws.account}/orders"
+    assert await aws.queue("orders") == expected
+    assert (await aws.sqs.get_queue_url(QueueName="orders"))["QueueUrl"] == expected
+    assert (await aws.sqs.list_queues())["QueueUrls"] == [expected]
+    await aws.sqs.send_message(QueueUrl=expected, MessageBody="x")
+    [message] = await aws.receive(f"http://elsewhere/{aws.account}/orders")
+    assert message["Body"] == "x"

@@ -26,7 +26,7 @@ def _method(operation: str) -> str:
 
 
 def _raised(service: str) -> list[str]:
-    rows = re.findall(r"^\| `(\w+)` \| `([\w.]+)` \| \d+ \| raised \|$", _PAGE, re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)` \| `([\w.]+)` \| [^|]+ \| raised \|$", _PAGE, re.MULTILINE)
     known = service_model(service).errors
     return [code for shape, code in rows if known.get(shape, ("",))[0] == code]
 

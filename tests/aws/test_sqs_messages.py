@@ -292,6 +292,17 @@ async def test_batches_report_each_entry(aws: AwsTenant) -> None:
         assert [(one["Id"], one["Code"]) for one in result["Failed"]] == [("b", "ReceiptHandleIsInvalid")]
 
 
+@pytest.mark.parametrize("value", [{}, {"DataType": "String"}, {"StringValue": "x"}, {"DataType": "", "BinaryValue": b"x"}])
+async def test_an_incomplete_attribute_fails_its_entry_only(aws: AwsTenant, value: dict[str, Any]) -> None:
+    url, client = await aws.queue(), aws.client(parameter_validation=False)
+    wrong = {"Id": "a", "MessageBody": "1", "MessageAttributes": {"kind": value}}
+    sent = await client.send_message_batch(QueueUrl=url, Entries=[wrong, {"Id": "b", "MessageBody": "2"}])
+    assert [one["Id"] for one in sent["Successful"]] == ["b"]
+    assert [(one["Id"], one["Code"], one["SenderFault"]) for one in sent["Failed"]] == [("a", "InvalidParameterValue", True)]
+    with refused("InvalidParameterValue", 400, "kind"):
+        await client.send_message(QueueUrl=url, MessageBody="1", MessageAttributes={"kind": value})
+
+
 @pytest.mark.parametrize(
     ("entries", "code"),
     [

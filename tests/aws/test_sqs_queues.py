@@ -1,6 +1,8 @@
 """Queues through boto3: each operation, attribute, limit and error by its name."""
 
+import base64
 import json
+from urllib.parse import quote, urlencode
 
 import pytest
 
@@ -200,3 +202,73 @@ async def test_approximate_counts_are_current(aws: AwsTenant) -> None:
     assert len(await aws.receive(url, 1)) == 1
     found = await aws.attributes(url)
     assert [found[f"ApproximateNumberOfMessages{kind}"] for kind in ("", "NotVisible", "Delayed")] == ["1", "1", "1"]
+
+
+HALF_PAIR = "\\ud800"  # in JSON, a character that no encoding of text has
+
+
+@pytest.mark.parametrize("is_json", [True, False], ids=["json", "query"])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("RedriveAllowPolicy", f'{{"redrivePermission": "byQueue", "sourceQueueArns": ["{HALF_PAIR}"]}}'),
+        ("RedriveAllowPolicy", f'{{"redrivePermission": "{HALF_PAIR}"}}'),
+        ("RedrivePolicy", f'{{"deadLetterTargetArn": "{HALF_PAIR}", "maxReceiveCount": 1}}'),
+        ("RedrivePolicy", f'{{"deadLetterTargetArn": "arn:aws:sqs:x:ACCOUNT:{HALF_PAIR}", "maxReceiveCount": 1}}'),
+        ("RedrivePolicy", f'{{"deadLetterTargetArn": "arn:aws:sqs:x:ACCOUNT:d", "maxReceiveCount": "{HALF_PAIR}"}}'),
+        ("Policy", f'{{"Statement": ["{HALF_PAIR}", {{"Sid": "{HALF_PAIR}"}}], "{HALF_PAIR}": 1}}'),
+    ],
+)
+async def test_half_a_surrogate_pair_is_no_server_error(aws: AwsTenant, name: str, value: str, is_json: bool) -> None:
+    url, text = await aws.queue(), value.replace("ACCOUNT", aws.account)
+    if is_json:
+        body = {"QueueUrl": url, "Attributes": {name: text}}
+        answer = await aws.tenant.client.post("/", body, headers={"X-Amz-Target": "AmazonSQS.SetQueueAttributes"})
+    else:
+        form = {"Action": "SetQueueAttributes", "QueueUrl": url, "Attribute.1.Name": name, "Attribute.1.Value": text}
+        answer = await aws.tenant.client.post("/", data=urlencode(form).encode())
+    assert answer.status == (200 if name == "Policy" else 400), answer.body
+    if name == "Policy":
+        assert await aws.attributes(url, "Policy") == {"Policy": text}
+        await aws.sqs.add_permission(QueueUrl=url, Label="l", AWSAccountIds=[aws.account], Actions=["SendMessage"])
+
+
+@pytest.mark.parametrize("name", ["a b", "*", ">", "a.*", "a.>", "ü", ".", "..", "a/b", "a" * 200, "\t", "$KV"])
+async def test_an_odd_name_is_no_server_error(aws: AwsTenant, name: str) -> None:
+    await aws.queue()
+    url, arn = f"{aws.gateway.url}/{aws.account}/{quote(name, safe='')}", aws.arn(name)
+    calls: list[tuple[str, dict[str, object]]] = [
+        ("SendMessage", {"QueueUrl": url, "MessageBody": "x"}),
+        ("ReceiveMessage", {"QueueUrl": url}),
+        ("GetQueueAttributes", {"QueueUrl": url, "AttributeNames": ["All"]}),
+        ("GetQueueUrl", {"QueueName": name}),
+        ("CreateQueue", {"QueueName": name, "Attributes": {"RedrivePolicy": "{}"}}),
+        ("ListQueues", {"QueueNamePrefix": name, "NextToken": base64.b64encode(name.encode()).decode()}),
+        ("StartMessageMoveTask", {"SourceArn": arn}),
+        ("ListMessageMoveTasks", {"SourceArn": arn}),
+        ("CancelMessageMoveTask", {"TaskHandle": name}),
+        ("SetQueueAttributes", {"QueueUrl": url.replace(quote(name, safe=""), "q"), "Attributes": redrive(arn)}),
+    ]
+    for operation, body in calls:
+        answer = await aws.tenant.client.post("/", body, headers={"X-Amz-Target": f"AmazonSQS.{operation}"})
+        assert answer.status < 500, (operation, answer.body)
+
+
+def redrive(arn: str) -> dict[str, str]:
+    return {"RedrivePolicy": json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 1})}
+
+
+async def test_a_queue_has_no_max_attempts_without_a_redrive_policy(aws: AwsTenant) -> None:
+    url, dead = await aws.queue(VisibilityTimeout="0"), await aws.queue("dead")
+    native = await aws.tenant.queue("native")
+    assert (await aws.tenant.client.get(native)).ok()["settings"]["maxAttempts"] == 10
+    assert (await aws.tenant.client.get("/v1/queues/q")).ok()["settings"]["maxAttempts"] == 0
+    await aws.sqs.send_message(QueueUrl=url, MessageBody="x")
+    for count in range(1, 13):
+        [message] = await aws.receive(url, AttributeNames=["ApproximateReceiveCount"])
+        assert message["Attributes"] == {"ApproximateReceiveCount": str(count)}
+    await aws.sqs.set_queue_attributes(QueueUrl=url, Attributes=redrive(aws.arn("dead")))
+    assert (await aws.tenant.client.get("/v1/queues/q")).ok()["settings"]["maxAttempts"] == 1
+    await aws.sqs.set_queue_attributes(QueueUrl=url, Attributes={"RedrivePolicy": ""})
+    assert (await aws.tenant.client.get("/v1/queues/q")).ok()["settings"]["maxAttempts"] == 0
+    assert await aws.receive(dead, WaitTimeSeconds=0) == []

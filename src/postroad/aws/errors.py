@@ -65,13 +65,21 @@ _STATUSES = {
     "InternalFailure": 500,
     "RequestThrottled": 429,
     "InvalidAction": 400,
+    "InvalidAddress": 404,
+    "OverLimit": 507,
 }
+
+
+def status_of(code: str, model: ServiceModel | None) -> int:
+    """The status that an error is sent with, unless it was raised with another one."""
+    known = model.errors.get(code) if model is not None else None
+    return _STATUSES.get(code) or (known[1] if known else 400)
 
 
 def view_of(error: AwsError, model: ServiceModel | None) -> ErrorView:
     known = model.errors.get(error.code) if model is not None else None
     message = error.message.encode("utf-8", "backslashreplace").decode()  # it may quote half a surrogate pair of the request
-    status = error.status or _STATUSES.get(error.code) or (known[1] if known else 400)
+    status = error.status or status_of(error.code, model)
     return ErrorView(error.code, known[0] if known else error.code, message, status, known is not None, error.retry_after)
 
 
@@ -85,7 +93,7 @@ def aws_error(problem: PostroadError) -> AwsError:
     if isinstance(problem, LeaseExpired | AlreadySettled | JobWasCancelled):
         return AwsError("MessageNotInflight", f"The message is not in flight: {detail}")
     if isinstance(problem, RateLimited):
-        return AwsError("RequestThrottled", f"Rate exceeded: {detail}", 429, problem.retry_after)
+        return AwsError("RequestThrottled", f"Rate exceeded: {detail}", retry_after=problem.retry_after)
     if isinstance(problem, Unauthenticated):
         return AwsError("InvalidClientTokenId", "The security token included in the request is invalid.")
     if isinstance(problem, Forbidden):

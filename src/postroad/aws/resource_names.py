@@ -19,7 +19,7 @@ def queue_path(text: str) -> tuple[str, str]:
         path = ""
     found = _PATH.fullmatch(unquote(path)) if "%" in path else _PATH.fullmatch(path)
     if found is None:
-        raise AwsError("InvalidAddress", f"The address {text[:100]} is not valid for this endpoint.", 404)
+        raise AwsError("InvalidAddress", f"The address {text[:100]} is not valid for this endpoint.")
     return found[1], found[2]
 
 
