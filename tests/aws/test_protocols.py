@@ -1,9 +1,11 @@
 """Both protocols: botocore's serializers and parsers are the oracle, and malformed requests are client errors."""
 
 import base64
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote, urlencode
 
+import msgspec
 import pytest
 from botocore.model import ServiceModel as BotoModel
 from botocore.parsers import create_parser
@@ -112,6 +114,81 @@ def test_json_input_is_what_botocore_serialized(operation: Operation, data: st.D
         values, model.operation_model(operation.name)
     )
     assert json_protocol.decode(operation, request["body"]) == values
+
+
+HOT = (*("SendMessage", "SendMessageBatch", "ReceiveMessage", "DeleteMessage", "DeleteMessageBatch", "ChangeMessageVisibility"),)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=4,
+)
+
+
+def damaged(data: st.DataObject, value: Any) -> Any:
+    """Some parts of a value are replaced, added or null."""
+    if data.draw(st.integers(0, 9)) == 0:
+        return data.draw(JSON)
+    if isinstance(value, dict):
+        more = data.draw(st.dictionaries(TEXT, JSON, max_size=1))
+        return more | {name: damaged(data, one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [damaged(data, one) for one in value]
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else value
+
+
+def outcome(decode: Callable[[Operation, bytes], Any], operation: Operation, body: bytes) -> Any:
+    try:
+        return repr(decode(operation, body))  # with the types of numbers
+    except AwsError as error:
+        return error.code, error.message
+
+
+@pytest.mark.parametrize("operation", [one for one in ALL if one.model.target], ids=lambda one: one.name)
+@settings(max_examples=100)
+@given(data=st.data())
+def test_typed_decoders_agree_with_the_shapes(operation: Operation, data: st.DataObject) -> None:
+    value = damaged(data, data.draw(values_of(operation.model, operation.input or "")))
+    body = msgspec.json.encode(value) + data.draw(st.sampled_from([b"", b"", b" ", b"x"]))
+    assert outcome(json_protocol.decode, operation, body) == outcome(json_protocol.decode_by_shape, operation, body)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", " ", "[]", "null", "1", '{"QueueUrl": null}', '{"QueueUrl": "a", "QueueUrl": "b"}', '{"QueueUrl": "\\ud800"}'),
+        *(
+            '{"DelaySeconds": 1.0}',
+            '{"DelaySeconds": 1e2}',
+            '{"DelaySeconds": "1"}',
+            '{"DelaySeconds": true}',
+            '{"DelaySeconds": -0}',
+        ),
+        *(
+            f'{{"DelaySeconds": {2**63}}}',
+            f'{{"DelaySeconds": {2**64}}}',
+            f'{{"DelaySeconds": {10**400}}}',
+            '{"unknown": [[[[1]]]]}',
+        ),
+        *(
+            f'{{"MessageAttributes": {{"a": {{"BinaryValue": "{one}"}}}}}}'
+            for one in ("", "YQ==", "YQ", "YR==", "Y Q==", "YQ==x", "-_==", "ä")
+        ),
+        *('{"MessageAttributes": {"a": null}}', '{"MessageAttributes": {"a": {"StringListValues": ["x", null]}}}', "\ufeff{}"),
+    ],
+)
+def test_odd_input_is_decoded_as_by_the_shapes(text: str) -> None:
+    operation = operations()["sqs"]["SendMessage"]
+    found = [outcome(decode, operation, text.encode()) for decode in (json_protocol.decode, json_protocol.decode_by_shape)]
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("name", HOT)
+@settings(max_examples=25)
+@given(data=st.data())
+def test_hot_operations_have_a_typed_decoder(name: str, data: st.DataObject) -> None:
+    operation = operations()["sqs"][name]
+    values = data.draw(values_of(operation.model, operation.input or ""))
+    assert json_protocol._decoder(operation)(msgspec.json.encode(values)) == values
 
 
 @pytest.mark.parametrize("operation", ALL, ids=lambda one: one.label)

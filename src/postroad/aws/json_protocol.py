@@ -2,7 +2,8 @@
 
 import base64
 import binascii
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NotRequired, TypedDict
 
 import msgspec
 
@@ -17,8 +18,42 @@ _INTEGERS = ("integer", "long")
 _SCALARS: dict[str, type] = {"string": str, "boolean": bool}
 
 
+_SCALAR_TYPES: dict[str, Any] = {"string": str, "boolean": bool, "integer": int, "long": int, "blob": bytes}
+_typed_dict: Any = TypedDict  # its fields are not known before the run
+_decoders: dict[str, Callable[[bytes], Values]] = {}  # by operation
+
+
 def decode(operation: Operation, body: bytes) -> Values:
     """The input of an operation. Raises AwsError."""
+    if operation.input is not None:
+        try:
+            return (_decoders.get(operation.label) or _decoder(operation))(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            pass  # members that are null, or a fault to describe
+    return decode_by_shape(operation, body)
+
+
+def _decoder(operation: Operation) -> Callable[[bytes], Values]:
+    """A typed decoder, made once per operation. What it accepts has the same values as from `decode_by_shape`."""
+    name = operation.input or ""
+    decoder = msgspec.json.Decoder(_type_of(operation.model, name)).decode
+    _decoders[operation.label] = decoder
+    return decoder
+
+
+def _type_of(model: ServiceModel, name: str) -> Any:
+    shape = model.shapes[name]
+    if shape.type == "structure":
+        return _typed_dict(name, {one: NotRequired[_type_of(model, kind)] for one, (kind, _) in shape.members.items()})
+    if shape.type == "list":
+        return list[_type_of(model, shape.member)]  # type: ignore[misc]
+    if shape.type == "map":
+        return dict[str, _type_of(model, shape.value)]  # type: ignore[misc]
+    return _SCALAR_TYPES.get(shape.type, int | float)
+
+
+def decode_by_shape(operation: Operation, body: bytes) -> Values:
+    """The input of an operation, checked part by part, with the path of a fault. Raises AwsError."""
     try:
         found = _decode(body) if body.strip() else {}
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
