@@ -58,10 +58,10 @@ class Deployment:
 @pytest.fixture
 async def deployment(tmp_path: Path) -> AsyncIterator[Deployment]:
     engine, rabbit = Server(EmbeddedServerSettings(tmp_path / "engine", sync="always")), RabbitServer(tmp_path / "rabbitmq")
-    given = {"POSTROAD_PLATFORM_KEY": PLATFORM_KEY, "POSTROAD_RABBITMQ_URL": rabbit.url, "POSTROAD_WORKERS": "1"}
     made = Deployment(engine, rabbit, [])
     try:
         await asyncio.gather(asyncio.to_thread(engine.start, START_SECONDS), asyncio.to_thread(rabbit.start))
+        given = {"POSTROAD_PLATFORM_KEY": PLATFORM_KEY, "POSTROAD_RABBITMQ_URL": rabbit.url, "POSTROAD_WORKERS": "1"}
         for number in (1, 2):
             home = tmp_path / f"gateway-{number}"
             home.mkdir()
@@ -80,10 +80,12 @@ async def test_nothing_is_lost_or_repeated_when_parts_are_killed(deployment: Dep
     load, chance = RabbitLoad(urls, headers, clients=CLIENTS), random.Random(30)
     order = ["gateway-1", "gateway-2", "rabbitmq", "engine"]
     killed: list[str] = []
-    async with load.running():
+    setup = RabbitLoad(urls, headers, clients=0)
+    async with setup.running():  # before the first publish, which would create a queue of the default backend
         settings = {"backend": "rabbitmq", "maxAttempts": 0, "retryDelaysMs": [100]}
-        await eventually(lambda: load.call("PUT", QUEUE, settings), START_SECONDS)
-        created_at = time.monotonic()
+        await eventually(lambda: setup.call("PUT", QUEUE, settings), START_SECONDS)
+    created_at = time.monotonic()
+    async with load.running():
         await load.progresses(50, START_SECONDS)
         until = time.monotonic() + SECONDS
         while time.monotonic() < until or len(killed) < len(order):
