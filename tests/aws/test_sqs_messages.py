@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from postroad.kernel.clock import now_ms
 from tests.aws.clients import AwsTenant, boto, refused
 from tests.gateway import Gateway, ShiftedClock
 from tests.waiting import eventually
@@ -345,3 +346,32 @@ async def test_a_full_queue_is_over_its_limit(aws: AwsTenant) -> None:
     await aws.sqs.send_message(QueueUrl=url, MessageBody="1")
     with refused("OverLimit"):
         await aws.sqs.send_message(QueueUrl=url, MessageBody="2")
+
+
+@pytest.mark.parametrize("kind", ["standard", "fifo"])
+async def test_no_message_is_visible_early(aws: AwsTenant, kind: str) -> None:
+    """After a delay, after a visibility timeout, and after a changed one, each of a second from the start of the request."""
+    is_fifo = kind == "fifo"
+    url = await aws.queue("q.fifo" if is_fifo else "q", DelaySeconds="1", **({"FifoQueue": "true"} if is_fifo else {}))
+    more = {"MessageGroupId": "g", "MessageDeduplicationId": "d"} if is_fifo else {}
+
+    async def arrival(**receive: Any) -> tuple[int, int, str]:
+        """Start and end of the receive that got the message, and its handle."""
+        while True:
+            start = now_ms()
+            if messages := await aws.receive(url, **receive):
+                return start, now_ms(), messages[0]["ReceiptHandle"]
+
+    due = now_ms() + 1000
+    await aws.sqs.send_message(QueueUrl=url, MessageBody="x", **more)
+    assert await aws.receive(url, WaitTimeSeconds=0) == [] or now_ms() >= due
+    _, end, handle = await arrival(VisibilityTimeout=600)
+    assert end >= due - 2, "the clocks of the gateway and of the engine differ by less"
+    due = now_ms() + 1000
+    await aws.sqs.change_message_visibility(QueueUrl=url, ReceiptHandle=handle, VisibilityTimeout=1)
+    _, end, handle = await arrival(VisibilityTimeout=600)
+    assert end >= due - 2
+    await aws.sqs.change_message_visibility(QueueUrl=url, ReceiptHandle=handle, VisibilityTimeout=0)
+    start, _, _ = await arrival(VisibilityTimeout=1, WaitTimeSeconds=0)
+    _, end, _ = await arrival(VisibilityTimeout=1)
+    assert end >= start + 1000 - 2
