@@ -92,6 +92,18 @@ async def test_assume_role_with_a_policy(aws: AwsTenant) -> None:
         await aws.client(credentials=again).receive_message(QueueUrl=orders)
 
 
+async def test_a_policy_for_some_queues_allows_their_names(aws: AwsTenant) -> None:
+    await aws.queue("other")
+    role, allowed = f"arn:aws:iam::{aws.account}:role/worker", policy("sqs:*", f"arn:aws:sqs:*:{aws.account}:orders-*")
+    session = credentials_of(await aws.client("sts").assume_role(RoleArn=role, RoleSessionName="one", Policy=allowed))
+    client = aws.client(credentials=session)
+    await client.create_queue(QueueName="orders-1")
+    await client.get_queue_url(QueueName="orders-1")
+    for denied in (client.create_queue(QueueName="third"), client.get_queue_url(QueueName="other"), client.list_queues()):
+        with refused("AccessDenied", 403):
+            await denied
+
+
 @pytest.mark.parametrize(
     "text",
     [

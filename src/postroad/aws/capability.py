@@ -96,13 +96,15 @@ class AwsCapability(Capability):
         moves = SqsMoveTasks(native.lifecycle, native.mover, platform.tasks)
         known = operations()["sqs"]
 
-        def served(name: str, run: Run, scope: Scope, *, allows_admin: bool = False, has_queue: bool = True) -> Action:
-            return action(known[name], run, scope, allows_admin=allows_admin, has_queue=has_queue)
+        def served(
+            name: str, run: Run, scope: Scope, *, allows_admin: bool = False, has_queue: bool = True, named: str = ""
+        ) -> Action:
+            return action(known[name], run, scope, allows_admin=allows_admin, has_queue=has_queue, name=named)
 
         found = [
-            served("CreateQueue", queues.create_queue, Scope.ADMIN, has_queue=False),
+            served("CreateQueue", queues.create_queue, Scope.ADMIN, has_queue=False, named="QueueName"),
             served("DeleteQueue", queues.delete_queue, Scope.ADMIN),
-            served("GetQueueUrl", queues.get_queue_url, Scope.READ, allows_admin=True, has_queue=False),
+            served("GetQueueUrl", queues.get_queue_url, Scope.READ, allows_admin=True, has_queue=False, named="QueueName"),
             served("ListQueues", queues.list_queues, Scope.READ, allows_admin=True, has_queue=False),
             served("GetQueueAttributes", queues.get_queue_attributes, Scope.READ, allows_admin=True),
             served("SetQueueAttributes", queues.set_queue_attributes, Scope.ADMIN),
