@@ -171,6 +171,13 @@ def _sums(lake: Lake) -> list[dict[str, Any]]:
     return found.to_pylist()  # type: ignore[attr-defined,no-any-return]
 
 
+def test_contents_are_kept_as_long_as_the_archive() -> None:
+    days = {name: policy.days for name, policy in table_policies(30, 400, archive_days=7).items()}
+    assert {name for name, kept in days.items() if kept == 7} == {"commands", "messages", "bronze", "quarantine"}
+    assert days["events"] == days["command_events"] == 400
+    assert table_policies(5, 400, archive_days=7)["bronze"].days == 5
+
+
 def test_small_files_are_merged_and_old_days_dropped(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(str(tmp_path / "lake"), spark)
     table, policies = lake.table("rollups"), table_policies(30, 400)

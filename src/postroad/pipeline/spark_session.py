@@ -21,12 +21,12 @@ _SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.shuffle.partitions": "4",
-    "spark.sql.adaptive.enabled": "false",  # replanning takes longer than the work of small batches
     "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.log.level": "ERROR",
 }
+# On one machine replanning takes longer than the work of small batches; a cluster plans by the amount of data.
+_LOCAL = {"spark.sql.shuffle.partitions": "4", "spark.sql.adaptive.enabled": "false"}
 # Spark generates methods for wide tables that are too long for the JVM to compile by default.
 _JVM_OPTIONS = "-XX:-DontCompileHugeMethods -XX:+UseParallelGC -XX:ParallelGCThreads=2 -Xss4m"
 
@@ -53,7 +53,7 @@ def make_session(
     own = {"spark.driver.memory": memory, "spark.driver.extraJavaOptions": _JVM_OPTIONS}
     if not is_local:  # the script does it without a line in the log for each process
         own["spark.executor.pyspark.memory"] = python_memory
-    wanted = {**_SETTINGS, **own, **(settings or {})}
+    wanted = {**_SETTINGS, **(_LOCAL if is_local else {}), **own, **(settings or {})}
     builder = SparkSession.builder.master(master).appName(name)
     for key, value in wanted.items():
         builder = builder.config(key, value)
