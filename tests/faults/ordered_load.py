@@ -30,6 +30,7 @@ class Ledger:
         self.done = 0
         self.maybe_acked: set[tuple[int, int]] = set()  # held, or the response to an ack was lost, or is on its way
         self.lost_answers: set[tuple[int, int]] = set()
+        self.holders: Counter[tuple[int, int]] = Counter()  # consumers that have the message, or whose ack is on its way
         self.held: dict[int, tuple[int, float]] = {}  # group: consumer, end of its lease
         self.ids: dict[tuple[int, int], str] = {}
         self.first_missing: dict[int, int] = {}  # group: all numbers before it are acknowledged
@@ -54,9 +55,14 @@ class Ledger:
         self.first_missing[group] = first
         return [one for one in range(first, number) if one not in self.acked[group]]
 
+    def received(self, group: int, number: int) -> None:
+        """The next message of the group may follow from now on."""
+        self.maybe_acked.add((group, number))
+        self.holders[group, number] += 1
+
     def refused(self, group: int, number: int) -> None:
-        """The message was not acknowledged, unless an earlier ack of it was whose response was lost."""
-        if (group, number) not in self.lost_answers:
+        """The message was not acknowledged, unless another ack of it is on its way, or its response was lost."""
+        if (group, number) not in self.lost_answers and not self.holders[group, number]:
             self.maybe_acked.discard((group, number))
 
     def ack(self, group: int, number: int) -> None:
@@ -138,25 +144,28 @@ class OrderedLoad:
             per_group = 10 if consumer % 3 == 0 else 1  # a third holds several messages of a group
             body = {"maxMessages": count, "maxPerGroup": per_group, "waitMs": 1000, "visibilityTimeoutMs": self.lease_ms}
             messages = ((await self.call("POST", "/pull", body)) or {}).get("messages", ())
+            received_at = time.monotonic()
             if messages:
-                self.last_delivery = asked_at, time.monotonic()
+                self.last_delivery = asked_at, received_at
             for message in messages:
                 group, number = message["payload"]
                 ledger.deliver(consumer, group, number, message["messageId"], asked_at)
                 ledger.held[group] = consumer, asked_at + self.lease_ms / 1000
-                ledger.maybe_acked.add((group, number))  # so the next one of the group may follow
+                ledger.received(group, number)
             held = Counter(message["payload"][0] for message in messages)
             for message in messages:
                 group, number = message["payload"]
                 held[group] -= 1
                 if not held[group]:
                     ledger.held.pop(group, None)  # the next message may be delivered before the response arrives
+                sent_at = time.monotonic()
                 status, _ = await self._send("POST", "/ack", {"receiptId": message["receiptId"]})
+                ledger.holders[group, number] -= 1
                 if status == 200:
                     ledger.ack(group, number)
-                elif 400 <= status < 500:
+                elif 400 <= status < 500 and sent_at > received_at + self.lease_ms / 1000:
                     ledger.refused(group, number)
-                else:
+                else:  # a lease that ends while the engine does not answer: the ack may have been written before
                     ledger.lost_answers.add((group, number))
 
     async def reached(self, share: float, seconds: float) -> None:

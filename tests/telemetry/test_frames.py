@@ -104,8 +104,8 @@ def test_the_streams_have_a_share_of_a_store_whose_size_is_known() -> None:
         return [spec.options["max_bytes"] for spec in TelemetryCapability.streams(settings)]
 
     assert sizes(Settings.of()) == [-1, -1, -1]
-    assert sizes(Settings.of(store_bytes_max=1600)) == [200, 100, 100]
-    assert sizes(Settings.of(store_bytes_max=4800, replicas=3)) == [200, 100, 100]
+    assert sizes(Settings.of(store_bytes_max=1600)) == [200, 100, 200]
+    assert sizes(Settings.of(store_bytes_max=4800, replicas=3)) == [200, 100, 200]
 
 
 async def test_a_stored_frame_has_its_headers_and_its_tenants_subject(gateway: Gateway, tenant: Tenant) -> None:

@@ -1,6 +1,6 @@
 """Each test of this folder runs with queues of both backends, through two gateways."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,9 +14,11 @@ from postroad.queues.capability import QueuesCapability
 from postroad.queues.rabbitmq.receiving import QueueReceiver
 from postroad.queues.rabbitmq.service import RabbitService
 from postroad.queues.settings import QueuesSettings
+from postroad.runtime.embedded_server import EmbeddedServerSettings
 from postroad.settings import Settings
 from tests.gateway import Gateway, Tenant, gateway_settings, running_gateway
 from tests.rabbitmq_server import BACKENDS, RabbitServer, rabbit_server
+from tests.servers import Server
 
 __all__ = ["rabbit_server"]
 
@@ -31,6 +33,16 @@ def rabbit_of(gateway: Gateway) -> RabbitService:
 
 def _settings(engine_url: str, rabbit: RabbitServer) -> Settings:
     return gateway_settings(engine_url, rabbitmq_url=Secret(rabbit.url), rabbitmq_prefix=PREFIX)
+
+
+@pytest.fixture(scope="session")
+def engine_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """An engine of this folder: work of the leader, such as schedules, needs RabbitMQ, which gateways of other tests lack."""
+    server = Server(EmbeddedServerSettings(tmp_path_factory.mktemp("engine"))).start()
+    try:
+        yield server.url
+    finally:
+        server.stop()
 
 
 @pytest.fixture(scope="session")
