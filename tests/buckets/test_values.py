@@ -116,6 +116,9 @@ async def test_bad_input_is_refused(tenant: Tenant) -> None:
     for header in ("1", "*", 'W/"1"', '"x"', '"0"'):
         (await put(tenant, bucket, "k", If_Match=header)).problem(400, "invalid-parameter")
     (await put(tenant, bucket, "k", If_None_Match='"1"')).problem(400, "invalid-parameter")
+    for header in ("*", '"1"'):
+        never = await tenant.client.delete(f"{bucket}/keys/k", headers={"If-None-Match": header})
+        never.problem(400, "invalid-parameter")
     (await put(tenant, bucket, "k", Content_Type="no type")).problem(400, "invalid-parameter")
     (await put(tenant, bucket, "k", b"x" * 11)).problem(413, "too-large")
     (await put(tenant, bucket, "k", query="?ttlSeconds=0")).problem(400, "invalid-parameter")

@@ -172,6 +172,8 @@ class BucketValueRoutes:
 
     async def delete_bucket_value(self, request: Request) -> Response:
         key, record = rules.check_key(request.parameters["bucket_key"]), await self._record(request)
+        if request.header(b"if-none-match") is not None:
+            raise InvalidParameter("If-None-Match has no meaning for a deletion; send If-Match")
         precondition = rules.precondition_of(request.header(b"if-match"), None)
         hops = request_hops(request)
         return _written(key, await self._values.delete(request.context, record, key, precondition, hops=hops))
