@@ -24,15 +24,18 @@ def write(postroad: Postroad) -> None:
 
 def archive(postroad: Postroad, file: Path) -> None:
     """The archiver. A change that is delivered again has the same revision, so it is archived once."""
-    last = 0
-    while last < CHANGES:
+    archived: dict[str, int] = {}  # the last revision of each key
+    left = CHANGES
+    while left:
         for message in postroad.queues.pull(ARCHIVE, wait_ms=20_000).messages:
-            operation, revision = message.headers["Postroad-Operation"], int(message.headers["Postroad-Revision"])
-            if revision > last:
+            key, revision = message.headers["X-MQ-Subject"], int(message.headers["Postroad-Revision"])
+            operation = message.headers["Postroad-Operation"]
+            if revision > archived.get(key, 0):
                 value = message.payload if operation == "put" else ""
                 with file.open("a") as lines:
-                    lines.write(f"{revision} {operation} {message.headers['X-MQ-Subject']} {value}".rstrip() + "\n")
-                last = revision
+                    lines.write(f"{revision} {operation} {key} {value}".rstrip() + "\n")
+                archived[key] = revision
+                left -= 1
             postroad.queues.ack(ARCHIVE, message)
 
 
