@@ -4,6 +4,8 @@ from typing import Any
 import pytest
 from tests.jetstream.streams import entries_of, make_stream, new_message
 
+from postroad.jetstream import management
+from postroad.jetstream.api_errors import ApiError, ApiFailure
 from postroad.jetstream.commit import Committers
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import (
@@ -17,7 +19,7 @@ from postroad.jetstream.management import (
     stream_info,
     stream_states,
 )
-from postroad.kernel.errors import EngineRefused
+from postroad.kernel.errors import EngineRefused, EngineUnavailable
 
 
 async def test_a_stream_is_created_with_its_options(connection: Connection, name: str) -> None:
@@ -53,6 +55,27 @@ async def test_an_update_has_as_much_time_as_a_creation(
     monkeypatch.setattr(Connection, "api", recorded)
     await ensure_stream(connection, StreamSpec(name, (f"{name}.>",), {"allow_atomic": True, "max_msgs": 20}), timeout=120)
     assert timeouts == {"CREATE": 120, "UPDATE": 120}
+
+
+async def test_a_placement_is_tried_again_while_a_cluster_is_forming(
+    connection: Connection, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api, calls = Connection.api, list[str]()
+
+    async def refused_twice(self: Connection, call: str, body: object = None, **options: Any) -> bytes:
+        if call == f"STREAM.CREATE.{name}":
+            calls.append(call)
+            if len(calls) <= 2:
+                raise ApiFailure(ApiError(400, 10005, "no suitable peers for placement"))
+        return await api(self, call, body, **options)
+
+    monkeypatch.setattr(Connection, "api", refused_twice)
+    assert (await make_stream(connection, name, max_msgs=10)).config["max_msgs"] == 10
+    assert len(calls) == 3
+    monkeypatch.setattr(management, "_PLACEMENT_SECONDS", 0.0)
+    calls.clear()
+    with pytest.raises(EngineUnavailable, match="no suitable peers"):
+        await make_stream(connection, name, max_msgs=20)
 
 
 async def test_ensuring_a_stream_again_changes_nothing(connection: Connection, name: str) -> None:
