@@ -12,9 +12,11 @@ from postroad.jetstream.bucket import Bucket
 from postroad.jetstream.management import stream_info
 from postroad.kernel.errors import EngineUnavailable
 from postroad.kernel.names import RESERVED, queue_stream
+from postroad.telemetry.frames import STREAMS
 from tests.access.control import SECRETS, SETTINGS, TENANTS, WHOAMI, becomes, fresh, new_key_by, patch, status_of
+from tests.commands.senders import grant, register_sender, register_target
 from tests.described import ROUTES
-from tests.gateway import Client, Gateway, Tenant
+from tests.gateway import Client, Gateway, Tenant, frames_of
 from tests.waiting import eventually
 
 
@@ -153,6 +155,27 @@ async def test_a_deleted_tenant_is_removed_with_all_its_resources(
     for name in queues:
         assert await stream_info(engine.connection, queue_stream(tenant.id, name)) is None
     await becomes(401, gateway.with_key(text), second_gateway.with_key(text), tenant.client)
+
+
+async def test_the_frames_of_a_deleted_tenant_are_removed(gateway: Gateway, control: Gateway, tenant: Tenant) -> None:
+    """They have its events, and the payloads of archived commands and messages. Those of other tenants stay."""
+    other, connection = await gateway.tenant(), gateway.node.platform.connection
+    for one in (tenant, other):
+        await one.publish(await one.queue("archived", archive=True), "secret")
+        await register_target(one)
+        sender = await register_sender(one)
+        await grant(one, sender.source)
+        (await sender.send(payload=b'"secret"')).ok(202)
+    await gateway.node.platform.outbox.drain()
+    for stream in ("COMMANDS", "JOBS"):
+        assert any(b"secret" in frame for frame in await frames_of(connection, stream, tenant.id))
+    others = {stream: await frames_of(connection, stream, other.id) for stream in STREAMS}
+    (await gateway.admin.delete(f"{TENANTS}/{tenant.id}")).ok(202)
+    await eventually(lambda: is_gone(control, tenant.id))
+    for stream in STREAMS:
+        assert not [frame for frame in await frames_of(connection, stream, tenant.id) if b"secret" in frame], stream
+        assert (await frames_of(connection, stream, other.id))[: len(others[stream])] == others[stream]
+    assert await frames_of(connection, "COMMANDS", tenant.id) == []
 
 
 async def test_the_id_of_a_deleted_tenant_cannot_be_used_again(gateway: Gateway, control: Gateway, tenant: Tenant) -> None:

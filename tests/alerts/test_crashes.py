@@ -9,9 +9,12 @@ import pytest
 
 from postroad.alerts.capability import AlertsCapability
 from postroad.alerts.history import History
+from postroad.alerts.notifier import SendResult
 from postroad.alerts.processor import AlertProcessor
+from postroad.alerts.records import Due
 from postroad.jetstream import stream_reader
 from postroad.kernel.errors import Conflict, EngineUnavailable
+from postroad.subscriptions.endpoint_rules import Outcome
 from tests.commands.senders import register_sender
 from tests.gateway import Gateway, Tenant, gateway_settings, running_gateway
 from tests.servers import Server
@@ -39,6 +42,7 @@ def new_processor(gateway: Gateway) -> AlertProcessor:
         of._clock,
         of._destinations,
         lambda _tenant: True,
+        of._is_deleted,
     )
 
 
@@ -156,6 +160,50 @@ async def test_nothing_is_lost_when_a_write_fails_and_the_notifier_goes_on(
     await after._load()
     assert [one.count for one in after.book.alerts.values()] == [3]
     assert after.positions["COMMANDS"] == page.entries[-1].sequence
+
+
+async def test_nothing_is_stored_about_a_deleted_tenant(gateway: Gateway) -> None:
+    """The alerts of a deleted tenant are in the memory of the leader when its stored ones are removed."""
+    tenant, platform = await gateway.tenant(), gateway.node.platform
+    capability, processor = platform.use(AlertsCapability), new_processor(gateway)
+    await processor._load()
+
+    async def send(name: str) -> None:
+        (await (await register_sender(tenant, name)).send_raw(b"{}")).problem(400, "command-invalid")
+
+    async def count_all() -> None:
+        position = processor.positions["COMMANDS"] + 1
+        page = await stream_reader.read(platform.connection, "COMMANDS", f"command.{tenant.id}", position)
+        for entry in page.entries:
+            processor.apply("COMMANDS", entry)
+
+    for name in ("a", "b"):
+        await send(name)
+    await count_all()
+    await processor.flush()
+    first, second = processor.book.alerts.values()
+    first.due = {"hook": Due(kind="opened", since_ms=1)}
+    processor.book.resolve(first, "key", 2)
+    await processor.flush()
+    assert first.id in processor.book.unsent
+    await send("c")
+    await platform.outbox.drain()
+    stored = len(await tenant.events("COMMANDS"))
+    (await gateway.admin.delete(f"/api/control/tenants/{tenant.id}")).ok(202)
+    await eventually(lambda: platform.identities.is_deleted(tenant.id))
+    await count_all()
+    await processor.tick()
+    await platform.outbox.drain()
+    assert not processor.book.alerts and not processor.book.unsent
+    assert len(await tenant.events("COMMANDS")) == stored, "no `alert.resolved`"
+    for one in (first, second):
+        entry = await stream_reader.last(platform.connection, "KV_postroad_alerts", f"$KV.postroad_alerts.{one.key}")
+        assert entry is not None and entry.headers["Nats-TTL"] == "60s"
+    after = new_processor(gateway)
+    await after._load()
+    assert not after.book.alerts and after.history.excess(10) == []
+    await capability.channels.record_attempt(tenant.id, "hook", "transient", 1, SendResult(Outcome.TRANSIENT))
+    assert capability._attempt_table.get(f"{tenant.id}.hook") is None
 
 
 async def test_only_the_newest_resolved_alerts_are_kept(gateway: Gateway) -> None:

@@ -15,6 +15,7 @@ from postroad.jetstream.management import StreamSpec, ensure_stream, stream_info
 from postroad.kernel.clock import rfc3339
 from postroad.kernel.errors import Conflict, EngineUnavailable
 from postroad.kernel.event import PLATFORM
+from postroad.telemetry.capability import TelemetryCapability
 from postroad.telemetry.frames import unpack
 from postroad.telemetry_queue.capability import TelemetryQueueCapability
 from postroad.telemetry_queue.drops import DropCounter
@@ -298,6 +299,24 @@ async def test_frames_that_the_engine_removed_first_are_reported(node: Gateway, 
     await platform.outbox.drain()
     [event] = [one for one in await events_of(platform.connection, "TELEMETRY", PLATFORM) if one["event"] == "telemetry.evicted"]
     assert event["uncounted_frames"] == after.state.first_seq - info.state.first_seq > 0
+
+
+async def test_frames_of_a_deleted_tenant_are_not_reported_as_evicted(node: Gateway, sender: Sender) -> None:
+    """The oldest ones of the stream."""
+    platform = node.node.platform
+    evictor = platform.use(TelemetryQueueCapability).evictor
+    await sent(sender, 5)
+    other = await node.tenant()
+    await (await register_sender(other)).send_raw(b"{}")
+    assert await evictor.run_once() == 0
+    await platform.use(TelemetryCapability).delete_tenant(sender.tenant.id)
+    info = await stream_info(platform.connection, "COMMANDS")
+    assert info is not None and (info.state.messages, info.state.first_seq > 5) == (1, True)
+    for _ in range(2):
+        assert await evictor.run_once() == 0
+    await platform.outbox.drain()
+    events = await events_of(platform.connection, "TELEMETRY", PLATFORM)
+    assert "telemetry.evicted" not in {one["event"] for one in events}
 
 
 async def test_returned_frames_beyond_the_limit_do_not_hide_older_ones(node: Gateway, sender: Sender) -> None:

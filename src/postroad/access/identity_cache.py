@@ -237,6 +237,11 @@ class IdentityCache:
         record = self.tenants.get(name)
         return record is not None and record.state is TenantState.READY
 
+    def is_deleted(self, name: str) -> bool:
+        """True if the tenant was deleted, or is being deleted, as far as this process knows."""
+        record = self.tenants.get(name)
+        return record is not None and record.state in (TenantState.DELETING, TenantState.DELETED)
+
     def tenant_ids(self) -> list[str]:
         """Ids of all tenants that are not deleted."""
         found = [(name, self.tenants.get(name)) for name in self.tenants.keys_under()]

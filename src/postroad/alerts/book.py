@@ -234,6 +234,14 @@ class AlertBook:
         if not record.is_pending:
             self.resolved.append(record)
 
+    def forget(self, record: AlertRecord) -> None:
+        """Remove an alert as if it had not opened: without an event, a notification, or a place in the history."""
+        record.due, record.is_open, record.is_pending = {}, False, True
+        if record.id in self.alerts:
+            self._remove(record)
+        self.unsent.pop(record.id, None)
+        self.changed[record.id] = record
+
 
 def _key(record: AlertRecord) -> tuple[str, str, str, str]:
     return record.tenant, record.rule, record.event, record.group

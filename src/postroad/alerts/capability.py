@@ -103,6 +103,7 @@ class AlertsCapability(Capability):
             platform.clock,
             self._destinations,
             lambda tenant: tenant == PLATFORM or platform.identities.is_served(tenant),
+            platform.identities.is_deleted,
         )
         self.notifier = Notifier(self.processor, self.channels, push, email, platform.clock, self._contact)
         self.dead_letters = DeadLetterMonitor(platform.outbox, platform.clock)

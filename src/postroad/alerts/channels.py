@@ -17,7 +17,7 @@ from postroad.alerts.records import (
     channel_of,
     named_key,
 )
-from postroad.alerts.rules import check_name
+from postroad.alerts.rules import CONTACT, check_name
 from postroad.alerts.settings import AlertsSettings
 from postroad.api.alerts import (
     DASHBOARD,
@@ -283,8 +283,10 @@ class Channels:
     # Attempts
 
     async def record_attempt(self, tenant: str, channel: str, outcome: str, alerts: int, result: _Result) -> None:
-        """Keep the attempt, and report a channel that fails again and again."""
+        """Keep the attempt, and report a channel that fails again and again. Nothing is kept of a channel that was deleted."""
         key = named_key(tenant, channel)
+        if channel != CONTACT and self.table.get(key) is None:
+            return
         attempt = ChannelAttempt(
             at=rfc3339(self._clock()),
             outcome=outcome,

@@ -59,7 +59,8 @@ log = structlog.get_logger("postroad.alerts")
 
 
 class AlertProcessor:
-    """`destinations` returns the channels of an alert, `exists` whether there is a tenant."""
+    """`destinations` returns the channels of an alert, `is_served` whether a tenant is served, `is_deleted` whether it was
+    deleted: nothing about it may be stored any more."""
 
     def __init__(
         self,
@@ -70,11 +71,12 @@ class AlertProcessor:
         outbox: Outbox,
         clock: Clock,
         destinations: Callable[[Rule, EventFields], Sequence[str]],
-        exists: Callable[[str], bool],
+        is_served: Callable[[str], bool],
+        is_deleted: Callable[[str], bool],
     ) -> None:
         self._connection, self._committer = connection, committers.of(_STREAM)
         self._index, self._actions, self._outbox, self._clock = index, actions, outbox, clock
-        self._destinations, self._exists = destinations, exists
+        self._destinations, self._is_served, self._is_deleted = destinations, is_served, is_deleted
         self.book = AlertBook(destinations)
         self.history = History()
         self.positions: dict[str, int] = {}
@@ -180,6 +182,9 @@ class AlertProcessor:
     def apply(self, stream: str, entry: Entry) -> None:
         """Count the events of a frame. Equal ones are counted together: a busy sender has many in a frame."""
         tenant = entry.subject.partition(".")[2]
+        if self._is_deleted(tenant):
+            self.positions[stream] = entry.sequence
+            return
         equal: dict[tuple[object, ...], list[tuple[EventFields, bytes]]] = {}
         for line in unpack(entry.payload):
             name = encoded_type(line)
@@ -212,9 +217,13 @@ class AlertProcessor:
 
     async def tick(self) -> None:
         """End windows, resolve the alerts that users resolved, and store the changes."""
-        for record in list(self.book.alerts.values()):
+        for record in [*self.book.alerts.values(), *self.book.unsent.values()]:
             action = self._actions.get(record.key)
-            if not self._exists(record.tenant):
+            if self._is_deleted(record.tenant):
+                self.book.forget(record)
+            elif not record.is_open:
+                continue
+            elif not self._is_served(record.tenant):
                 record.due = {}
                 self.book.resolve(record, "event", self._clock())
             elif action is not None and action.resolved_ms:

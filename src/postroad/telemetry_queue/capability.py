@@ -9,6 +9,7 @@ from postroad.jetstream.management import delete_consumer
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.platform import BackgroundJob, Capability, Platform, Role, every
 from postroad.queues.capability import QueuesCapability
+from postroad.telemetry.capability import TelemetryCapability
 from postroad.telemetry_queue.activity import HourlyActivity
 from postroad.telemetry_queue.drops import DropCounter
 from postroad.telemetry_queue.events import EVENTS
@@ -49,6 +50,7 @@ class TelemetryQueueCapability(Capability):
         self.sampler = StatusSampler(self.reader, platform.outbox, platform.clock, self._tenants)
         self.drops = self.new_drop_counter()
         self.evictor = FrameEvictor(platform.connection, self.drops, platform.outbox, platform.clock)
+        platform.use(TelemetryCapability).on_removal.append(self.evictor.expect_removal)
 
     def new_drop_counter(self) -> DropCounter:
         platform = self.platform

@@ -47,6 +47,10 @@ class FrameEvictor:
             await self._report(removed, uncounted)
         return removed
 
+    def expect_removal(self) -> None:
+        """The frames of a deleted tenant are being removed: the oldest that is left is no sign of a lack of room."""
+        self._first = 0
+
     def _uncounted(self, info: StreamInfo) -> int:
         """The number of frames that the engine has removed since the last round for lack of room, before they were counted."""
         before, first = self._first, info.state.first_seq
