@@ -7,8 +7,10 @@ import pytest
 
 from postroad.client import AsyncPostroad, Message, Postroad
 from postroad.client.errors import InvalidParameter
+from postroad.client.telemetry_follower import TelemetryFollower
 from postroad.client.worker import Worker
 from tests.client.conftest import Sdk
+from tests.client.lossy_connection import LossyConnection
 from tests.client.test_commands import registered
 from tests.gateway import Tenant
 from tests.waiting import eventually
@@ -63,6 +65,41 @@ async def test_events_are_followed_live(sdk: Sdk, tenant: Tenant) -> None:
             await asyncio.wait({following}, timeout=0.2)
     assert (await following)["type"].startswith("postroad.snavio.command.")
     assert (await following)["data"]["target"] == f"{tenant.id}/bot"
+
+
+async def test_a_reader_whose_connection_breaks_misses_no_event(sdk: Sdk, tenant: Tenant) -> None:
+    await registered(sdk, tenant)
+    line, sent, seen = LossyConnection(tenant.gateway.url, lasts_bytes=3000), list[str](), dict[str, None]()
+    direct = AsyncPostroad(tenant.gateway.url, tenant.key)
+    async with line.opened() as url, AsyncPostroad(url, tenant.key) as reader, direct as one:
+        events = reader.telemetry.follow(events="snavio.command.delivered", source="billing")
+        first = asyncio.ensure_future(anext(events))
+        while not first.done():  # until it reads
+            await one.commands.send("billing", "bot", "post", 0)
+            await asyncio.wait({first}, timeout=0.2)
+        await first
+
+        async def send_until_breaks() -> None:
+            while line.breaks < 5:
+                sent.append((await one.commands.send("billing", "bot", "post", 1)).command_id)
+
+        sending = asyncio.create_task(send_until_breaks())
+        async with asyncio.timeout(60):
+            async for event in events:
+                seen[event["command_id"]] = None
+                if sending.done() and sent[-1] in seen:
+                    break
+        await sending
+    assert [command for command in seen if command in set(sent)] == sent
+
+
+def test_the_position_at_the_start_of_a_response_is_continued_at() -> None:
+    """Also when no event came: what happens until the next connection is not missed."""
+    follower = TelemetryFollower({}, None)
+    assert follower.next_call().headers == {}
+    follower.on_open({})
+    assert follower.on_data(b"retry: 1000\n\nid: here\n\n: beat\n\n") == []
+    assert follower.next_call().headers == {"Last-Event-ID": "here"}
 
 
 async def test_a_worker_reads_the_queue(sdk: Sdk, tenant: Tenant) -> None:

@@ -193,6 +193,33 @@ async def test_a_client_that_reconnects_gets_the_missed_events(tenant: Tenant, i
         assert event_ids(await reader.take(1)) == [live]
 
 
+async def test_a_client_that_is_interrupted_before_its_first_event_misses_none(tenant: Tenant) -> None:
+    queue = await tenant.queue()
+    async with tenant.client.events(f"{STREAM}?events=job.queued") as reader:
+        assert await nothing_more(reader)
+        start = reader.last_event_id
+    missed = [(await tenant.publish(queue, number))["messageId"] for number in range(3)]
+    assert start is not None
+    async with tenant.client.events(f"{STREAM}?events=job.queued", {"Last-Event-ID": start}) as reader:
+        assert event_ids(await reader.take(3)) == missed
+
+
+async def test_a_client_without_events_gets_its_position_now_and_then(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("postroad.telemetry.routes._SKIPPED_MAX", 4)
+    queue = await tenant.queue()
+    async with tenant.client.events(f"{STREAM}?events=job.done") as reader:
+        assert await nothing_more(reader)
+        start = reader.last_event_id
+        for number in range(6):
+            await tenant.publish(queue, number)
+        while reader.last_event_id == start:
+            assert await nothing_more(reader)
+        [message] = await tenant.pull(queue)
+        (await tenant.ack(queue, message["receiptId"])).ok()
+        [done] = await reader.take(1)
+        assert done.id not in (None, start)
+
+
 async def test_a_client_that_disconnects_within_a_frame_gets_the_whole_frame_again(tenant: Tenant) -> None:
     queue = await tenant.queue()
     async with tenant.client.events(f"{STREAM}?events=job.queued") as reader:

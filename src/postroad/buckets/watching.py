@@ -7,7 +7,7 @@ from contextlib import aclosing
 from postroad.buckets import metrics, rules
 from postroad.buckets.records import BucketRecord, StoredEntry, encode_entry, entry_of, read_entry
 from postroad.buckets.values import BucketValues
-from postroad.http.sse import HEARTBEAT_SECONDS, frame
+from postroad.http.sse import HEARTBEAT_SECONDS, frame, id_frame
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.shared_tail import SharedTails
 from postroad.jetstream.stream_reader import Entry
@@ -85,7 +85,7 @@ class BucketWatches:
                     coming = coming or asyncio.ensure_future(anext(entries))
                     await asyncio.wait({coming}, timeout=HEARTBEAT_SECONDS)
                     if not coming.done():
-                        yield f"id: {rules.event_id(position, self._clock())}\n\n".encode()
+                        yield id_frame(rules.event_id(position, self._clock()))
                         continue
                     entry = read_entry(record, coming.result())
                     coming = None

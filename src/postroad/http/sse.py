@@ -20,6 +20,11 @@ def frame(data: bytes, *, event: str | None = None, event_id: str | None = None)
     return fields.encode() + b"".join([b"data: " + line + b"\n" for line in data.split(b"\n")]) + b"\n"
 
 
+def id_frame(event_id: str) -> bytes:
+    """An id without data: clients remember it, and no event is dispatched."""
+    return f"id: {event_id}\n\n".encode()
+
+
 def event_stream(
     request: Request,
     frames: AsyncIterator[bytes],

@@ -1,7 +1,7 @@
 """HTTP route of the tenant's events: a live stream over server-sent events."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,7 @@ from postroad.http.cloudevents import accepted_events
 from postroad.http.request import Request
 from postroad.http.response import Response
 from postroad.http.routing import Route
-from postroad.http.sse import event_stream, frame
+from postroad.http.sse import event_stream, frame, id_frame
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import stream_info
 from postroad.jetstream.shared_tail import SharedTails
@@ -28,6 +28,7 @@ from postroad.kernel.matching import pattern, pattern_matches
 from postroad.telemetry.frames import STREAMS, frame_subject, unpack
 
 EventTails = SharedTails[Source, Entry]
+_SKIPPED_MAX = 1000  # frames without an event for a client, until it gets its position
 
 
 class EventVisibility:
@@ -111,7 +112,8 @@ class TelemetryRoutes:
     async def stream(self, request: Request) -> Response:
         query: EventStreamQuery = request.query
         wanted = pattern(query.events)
-        positions = await self._positions(request.caller.tenant, request.header(b"last-event-id") or query.last_event_id)
+        last_event_id = request.header(b"last-event-id") or query.last_event_id
+        positions = await self._positions(request.caller.tenant, last_event_id)
         has_envelope = query.format == "cloudevents" or accepted_events(request) is not None
         source, target = (_full_name(request.caller.tenant, one) for one in (query.source, query.target))
         return event_stream(
@@ -120,6 +122,7 @@ class TelemetryRoutes:
                 request.caller,
                 _Wanted(wanted, source, target, query.queue, query.key, query.max_per_second, has_envelope),
                 positions,
+                is_new=last_event_id is None,
             ),
         )
 
@@ -141,12 +144,19 @@ class TelemetryRoutes:
         info = await stream_info(self._connection, stream)
         return info.state.last_seq if info else 0
 
-    async def _frames(self, caller: Caller, wanted: "_Wanted", positions: dict[str, int]) -> AsyncIterator[bytes]:
-        """The last event of a frame has the id: a client that reconnects within a frame gets the whole frame again."""
-        thinning = Thinning(wanted.max_per_second)
+    async def _frames(
+        self, caller: Caller, wanted: "_Wanted", positions: dict[str, int], *, is_new: bool
+    ) -> AsyncIterator[bytes]:
+        """The last event of a frame has the id: a client that reconnects within a frame gets the whole frame again.
+
+        The position is also sent at the start, and after many frames without an event for the client: one that is interrupted
+        then misses nothing, and does not have all these frames read again.
+        """
+        if is_new:
+            yield id_frame(self._event_id(caller.tenant, positions))
+        thinning, skipped = Thinning(wanted.max_per_second), 0
         async for stream, entry in _merged(self._tails, caller.tenant, positions):
             positions[stream] = entry.sequence
-            position = self._position_cipher.encrypt(caller.tenant, *(positions[name] for name in STREAMS))
             typed = [
                 (
                     self.visibility.type_of(
@@ -158,14 +168,24 @@ class TelemetryRoutes:
             ]
             chosen = [(name, line) for name, line in typed if name is not None and pattern_matches(wanted.events, name)]
             chosen, left_out = thinning.choose(chosen, asyncio.get_running_loop().time())
+            skipped = 0 if chosen else skipped + 1
+            if not (chosen or left_out or skipped >= _SKIPPED_MAX):
+                continue
+            event_id = self._event_id(caller.tenant, positions)
             if left_out:
                 thinned = b'{"event":"telemetry.thinned","left_out":%d}' % left_out
-                data = telemetry_event(thinned, "telemetry.thinned", position, caller.tenant) if wanted.has_envelope else thinned
+                data = telemetry_event(thinned, "telemetry.thinned", event_id, caller.tenant) if wanted.has_envelope else thinned
                 yield frame(data, event="telemetry.thinned")
             for index, (name, line) in enumerate(chosen, 1):
                 if wanted.has_envelope:
                     line = _in_envelope(line, name, caller.tenant)
-                yield frame(line, event=name, event_id=position if index == len(chosen) else None)
+                yield frame(line, event=name, event_id=event_id if index == len(chosen) else None)
+            if skipped >= _SKIPPED_MAX:
+                skipped = 0
+                yield id_frame(event_id)
+
+    def _event_id(self, tenant: str, positions: Mapping[str, int]) -> str:
+        return self._position_cipher.encrypt(tenant, *(positions[name] for name in STREAMS))
 
 
 @dataclass(frozen=True, slots=True)

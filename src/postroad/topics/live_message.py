@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET
 
 from postroad.api.topics import LiveTopicMessage, TopicGap, TopicReady, TopicReset
-from postroad.http.sse import frame
+from postroad.http.sse import frame, id_frame
 from postroad.http.websocket_frames import text_frame
 from postroad.kernel.clock import rfc3339
 from postroad.kernel.json import encode
@@ -129,7 +129,7 @@ class EventForm:
 
     def position(self, record: TopicRecord, sequence: int) -> bytes:
         """An id without data: clients remember it, and no event is dispatched."""
-        return f"id: {event_id(record.incarnation, sequence)}\n\n".encode()
+        return id_frame(event_id(record.incarnation, sequence))
 
     def _frame(self, record: TopicRecord, event: str, data: bytes, sequence: int) -> bytes:
         """White space in a payload may have a carriage return, which would end a line of the event."""
