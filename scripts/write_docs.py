@@ -169,6 +169,7 @@ _EXAMPLES_OF_TYPE: dict[str, dict[str, object]] = {
         "dispatch_volume": 420,
     },
     "snavio.command.executed_after_acl_revoked": {"stale_duration_seconds": 1.0},
+    "telemetry.stalled": {"tenant": "_platform", "oldest_tenant": "acme", "queue_age_seconds": 691_200.0},
     "telemetry.evicted": {"tenant": "_platform", "busiest_tenant": "acme", "busiest_share": 0.8},
     "ban.created": {"reason": "floods the route", "creator": "owner"},
     "snavio.snapshot.too_large": _SNAPSHOT,

@@ -13,6 +13,7 @@ from postroad.commands.events import SnapshotFailed
 from postroad.kernel.event import PLATFORM
 from postroad.queues.events import QueueSampled
 from postroad.telemetry.events import ProcessSampled
+from postroad.telemetry_queue.events import TelemetryStalled
 from tests.alerts.mail_server import Mailbox
 from tests.commands.senders import Sender, register_sender
 from tests.gateway import Gateway, Tenant
@@ -240,6 +241,8 @@ async def test_events_of_the_platform_and_of_queues_raise_alerts(node: Gateway, 
     )
     version = f"v-{tenant.id}"
     outbox.record(None, SnapshotFailed(tenant=PLATFORM, version_id=version, detail="the checksum differs"))
+    stalled = TelemetryStalled(tenant=PLATFORM, tenants=2, oldest_tenant=tenant.id, queue_age_seconds=604_801, waiting=9)
+    outbox.record(None, stalled)
     outbox.record(None, sample, ChannelFailing(tenant=PLATFORM, channel=f"{tenant.id}/x", failures=3, error="timeout"))
 
     def queue_sample(dead: int) -> QueueSampled:
@@ -269,7 +272,8 @@ async def test_events_of_the_platform_and_of_queues_raise_alerts(node: Gateway, 
         shown = (await node.admin.get("/api/control/alerts?limit=1000")).ok()["alerts"]
         found = {(one["rule"], one["group"]) for one in shown}
         snapshots = [event["version_id"] for one in shown if one["rule"] == "snapshot-failed" for event in one["samples"]]
-        return {("events-dropped", f"w-{tenant.id}"), ("channel-failing", f"{tenant.id}/x")} <= found and version in snapshots
+        wanted = {("events-dropped", f"w-{tenant.id}"), ("channel-failing", f"{tenant.id}/x"), ("telemetry-stalled", "")}
+        return wanted <= found and version in snapshots
 
     await eventually(rules_of_platform)
 

@@ -200,6 +200,37 @@ async def test_samples_and_a_daily_report_of_an_unread_queue(node: Gateway, send
     assert report["queue_age_seconds"] > 86_400
 
 
+async def test_operators_are_told_once_a_day_of_queues_that_nobody_has_read_for_a_week(node: Gateway, sender: Sender) -> None:
+    """Requirement 193"""
+    platform = node.node.platform
+    sampler = platform.use(TelemetryQueueCapability).sampler
+    reading = await node.tenant()
+    await register_target(reading)
+    reader = await register_sender(reading)
+    await grant(reading, reader.source)
+    for one in (sender, reader):
+        await sent(one, 2)
+    while messages := await reading.pull(QUEUE, 100):
+        for message in messages:
+            (await reading.ack(QUEUE, message["receiptId"])).ok()
+
+    async def reports() -> list[dict[str, Any]]:
+        for _ in range(2):
+            await sampler.run_once()
+        await platform.outbox.drain()
+        found = await events_of(platform.connection, "TELEMETRY", PLATFORM)
+        return [one for one in found if one["event"] == "telemetry.stalled"]
+
+    node.clock.ahead_ms = 7 * DAY_MS - 60_000
+    assert await reports() == []
+    node.clock.ahead_ms = 7 * DAY_MS + 60_000
+    [report] = await reports()
+    assert (report["tenants"], report["oldest_tenant"], report["waiting"]) == (1, sender.tenant.id, 3), "with its own report"
+    assert report["queue_age_seconds"] > 7 * 86_400
+    node.clock.ahead_ms += DAY_MS
+    assert len({one["event_id"] for one in await reports()}) == 2
+
+
 async def limit_stream(node: Gateway, bytes_max: int) -> None:
     """Give the stream of commands a largest size."""
     connection = node.node.platform.connection

@@ -48,6 +48,10 @@ ACTIONS: Mapping[str, str] = {
     "route.recovered": "Nothing.",
     "telemetry.unconsumed": ("Start the reader of the queue `_telemetry`, or disable the alert rule `telemetry-unconsumed`."),
     "telemetry.sampled": "Nothing. Reports and dashboards use it.",
+    "telemetry.stalled": (
+        "For operators: ask `oldest_tenant` whether its reader of the queue `_telemetry` has stopped. `GET /v1/telemetry/status` "
+        "with a tenant shows its queue. Events that nobody reads are dropped after 14 days; commands are not affected."
+    ),
     "telemetry.evicted": (
         "For operators: give the store more space (`POSTROAD_STORE_BYTES_MAX`), or ask the owners of busy routes to set "
         "`archive: false`. Run a pipeline: its lake keeps what leaves the stream."

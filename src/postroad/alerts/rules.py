@@ -119,6 +119,7 @@ PLATFORM_RULES: Mapping[str, Rule] = {
         _built_in("snapshot-too-large", "snavio.snapshot.too_large", "warning"),
         _built_in("events-dropped", "process.sampled", "critical", lambda event: event.events_dropped > 0),
         _built_in("telemetry-evicted", "telemetry.evicted", "warning"),
+        _built_in("telemetry-stalled", "telemetry.stalled", "warning"),
         _built_in("pipeline-lag", "pipeline.lagging", "warning"),
         _built_in("channel-failing", "alert.channel_failing", "warning"),
     )

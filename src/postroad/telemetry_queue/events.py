@@ -45,6 +45,17 @@ class TelemetrySampled(Event, frozen=True, kw_only=True, tag="telemetry.sampled"
     last_received_at: str | None = None
 
 
+class TelemetryStalled(Event, frozen=True, kw_only=True, tag="telemetry.stalled"):
+    """The oldest unread event of some telemetry queues is older than a week: half of the time after which it is dropped. The
+    tenant is `_platform`; at most one per day. `tenants` counts these queues; `waiting` are the messages of the oldest."""
+
+    version: int = 1
+    tenants: int
+    oldest_tenant: str
+    queue_age_seconds: float
+    waiting: int
+
+
 class TelemetryEvicted(Event, frozen=True, kw_only=True, tag="telemetry.evicted"):
     """The events of commands reached their share of the store, and the oldest were removed before their 14 days. The tenant is
     `_platform`. Unread ones are counted as dropped; `uncounted_frames` were removed by the engine before that. `kept_seconds` is
@@ -58,4 +69,10 @@ class TelemetryEvicted(Event, frozen=True, kw_only=True, tag="telemetry.evicted"
     busiest_share: float
 
 
-EVENTS: tuple[type[Event], ...] = (TelemetryDropped, TelemetryUnconsumed, TelemetrySampled, TelemetryEvicted)
+EVENTS: tuple[type[Event], ...] = (
+    TelemetryDropped,
+    TelemetryUnconsumed,
+    TelemetrySampled,
+    TelemetryStalled,
+    TelemetryEvicted,
+)

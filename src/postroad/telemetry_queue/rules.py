@@ -9,7 +9,8 @@ from postroad.kernel.matching import pattern_matches
 
 RETENTION_MS = 14 * 86_400_000  # of `COMMANDS`
 MARGIN_MS = 3_600_000  # unread frames are counted and removed from the queue so long before the engine removes them
-UNCONSUMED_MS = 86_400_000  # older unread events are reported once a day
+UNCONSUMED_MS = 86_400_000  # older unread events are reported to the tenant once a day
+STALLED_MS = RETENTION_MS // 2  # and to the operators
 DROPPED = "snavio.telemetry.dropped"
 UNCONSUMED, STREAM_FULL = (
     "queue_unconsumed",

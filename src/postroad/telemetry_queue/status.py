@@ -1,6 +1,6 @@
 """The state of a tenant's telemetry queue, on request and as samples."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 
@@ -10,13 +10,14 @@ from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import consumer_state
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.clock import Clock, rfc3339
+from postroad.kernel.event import PLATFORM
 from postroad.kernel.ids import derived_id
 from postroad.telemetry.frames import frame_subject
 from postroad.telemetry.outbox import Outbox
 from postroad.telemetry_queue.activity import HourlyActivity
-from postroad.telemetry_queue.events import TelemetrySampled, TelemetryUnconsumed
+from postroad.telemetry_queue.events import TelemetrySampled, TelemetryStalled, TelemetryUnconsumed
 from postroad.telemetry_queue.records import STREAM, ReadRecord, consumer_name
-from postroad.telemetry_queue.rules import UNCONSUMED_MS, day_of, day_start_ms
+from postroad.telemetry_queue.rules import STALLED_MS, UNCONSUMED_MS, day_of, day_start_ms
 
 log = structlog.get_logger("postroad.telemetry_queue")
 
@@ -48,17 +49,21 @@ class StatusReader:
 
 
 class StatusSampler:
-    """Records samples of all telemetry queues, and once a day that one is not read. Runs in the leader of the control role."""
+    """Records samples of all telemetry queues. Reports once a day that one is not read: to its tenant, and after a week to the
+    operators. Runs in the leader of the control role."""
 
     def __init__(self, reader: StatusReader, outbox: Outbox, clock: Clock, tenants: Callable[[], Sequence[str]]) -> None:
         self._reader, self._outbox, self._clock, self._tenants = reader, outbox, clock, tenants
-        self._reported: dict[str, str] = {}  # tenant and day
+        self._reported: dict[str, str] = {}  # tenant, or `_platform`, and day
 
     async def run_once(self) -> int:
         """Return how many queues were sampled. Raises EngineUnavailable."""
         tenants = self._tenants()
+        stalled: dict[str, TelemetryStatus] = {}
         for tenant in tenants:
             found = await self._reader.status(tenant)
+            if (found.oldest_age_ms or 0) > STALLED_MS:
+                stalled[tenant] = found
             sample = TelemetrySampled(
                 tenant=tenant,
                 waiting=found.waiting,
@@ -70,7 +75,9 @@ class StatusSampler:
             )
             self._outbox.record(None, sample)
             self._report_unconsumed(tenant, found)
-        self._reported = {tenant: day for tenant, day in self._reported.items() if tenant in set(tenants)}
+        self._report_stalled(stalled)
+        known = {PLATFORM, *tenants}
+        self._reported = {tenant: day for tenant, day in self._reported.items() if tenant in known}
         return len(tenants)
 
     def _report_unconsumed(self, tenant: str, found: TelemetryStatus) -> None:
@@ -86,3 +93,21 @@ class StatusSampler:
             last_received_at=found.last_received_at,
         )
         self._outbox.record(None, event)
+
+    def _report_stalled(self, stalled: Mapping[str, TelemetryStatus]) -> None:
+        day = day_of(self._clock())
+        if not stalled or self._reported.get(PLATFORM) == day:
+            return
+        self._reported[PLATFORM] = day
+        oldest = max(stalled, key=lambda tenant: stalled[tenant].oldest_age_ms or 0)
+        found = stalled[oldest]
+        event = TelemetryStalled(
+            event_id=derived_id(day_start_ms(day), "telemetry.stalled"),
+            tenant=PLATFORM,
+            tenants=len(stalled),
+            oldest_tenant=oldest,
+            queue_age_seconds=round((found.oldest_age_ms or 0) / 1000, 3),
+            waiting=found.waiting + found.leased,
+        )
+        self._outbox.record(None, event)
+        log.warning("telemetry_stalled", tenants=len(stalled), oldest_tenant=oldest, queue_age_seconds=event.queue_age_seconds)
