@@ -327,6 +327,15 @@ def test_a_faulty_plain_name_is_reported() -> None:
     assert faults({"RABBITMQ_URL": "http://one"})
 
 
+def test_a_mail_server_needs_the_address_of_the_sender() -> None:
+    server = {"POSTROAD_SMTP_URL": "smtp://mail.example.com"}
+    assert faults(server) == ["POSTROAD_SMTP_URL: needs POSTROAD_SMTP_FROM, too"]
+    assert load_settings({**server, "POSTROAD_SMTP_FROM": "alerts@example.com"})
+    for text in ("alerts", "Alerts <a@example.com>", "a@example.com\n", "ä@example.com"):
+        [fault] = faults({**server, "POSTROAD_SMTP_FROM": text})
+        assert fault.startswith("POSTROAD_SMTP_FROM: ")
+
+
 def test_the_default_backend_needs_its_server() -> None:
     [fault] = faults({"POSTROAD_QUEUE_BACKEND": "rabbitmq"})
     assert "POSTROAD_RABBITMQ_URL" in fault

@@ -321,6 +321,8 @@ def load_settings(environ: Mapping[str, str] | None = None, overrides: Mapping[s
     for name, other in (("tls_cert", "tls_key"), ("tls_key", "tls_cert")):
         if values.get(name) is not None and values.get(other) is None:
             faults.append(f"{env_name(name)}: needs {env_name(other)}, too")
+    if values.get("smtp_url") is not None and not given.get("smtp_from"):
+        faults.append(f"{env_name('smtp_url')}: needs {env_name('smtp_from')}, too")
     region, table = values.get("region"), str(values.get("regions", ""))
     if region is not None and not any(region == entry.name for entry in parse_table(table)):
         faults.append(f"{env_name('region')}: {region!r} is not a region of {env_name('regions')}")

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from standardwebhooks import Webhook
 
+from postroad.alerts.email_sender import EmailFailed, EmailSender
 from tests.alerts.mail_server import Mailbox
 from tests.alerts.test_alerts import alerts, confirmed_email, counted, invalid, sender, use_channels, webhook
 from tests.commands.senders import Sender
@@ -47,6 +48,12 @@ async def test_another_address_must_be_confirmed_again(tenant: Tenant, mailbox: 
 async def test_an_invalid_address_is_refused(tenant: Tenant, address: str) -> None:
     answer = await tenant.client.put("/v1/alert-channels/mail", {"kind": "email", "address": address})
     answer.problem(422, "invalid-body")
+
+
+async def test_an_address_that_fits_in_no_header_is_a_failed_email() -> None:
+    """A notification to it is retried and then given up, like any other."""
+    with pytest.raises(EmailFailed):
+        await EmailSender("smtp+plain://127.0.0.1:1", "a@b.example").send("c@d.example\n", "subject", "body", "id")
 
 
 async def test_addresses_of_the_internal_network_are_refused(tenant: Tenant) -> None:
@@ -208,3 +215,35 @@ async def test_a_new_channel_does_not_show_the_attempts_of_a_deleted_one(tenant:
     (await tenant.client.delete("/v1/alert-channels/hook")).ok(204)
     await webhook(tenant, receiver)
     assert not (await tenant.client.get("/v1/alert-channels/hook")).ok().get("attempts")
+
+
+async def test_changes_are_audited_without_secrets(sender: Sender, tenant: Tenant, receiver: Receiver) -> None:
+    client = tenant.client
+    secrets = [await webhook(tenant, receiver)]
+    secrets.append((await client.post("/v1/alert-channels/hook/rotate")).ok()["secret"])
+    await use_channels(tenant, "hook", minCount=1)
+    (await client.put("/v1/alert-rules/mine", {"events": "route.*"})).ok(201)
+    (await client.delete("/v1/alert-rules/mine")).ok(204)
+    await invalid(sender)
+    alert = (await counted(tenant, 1))["id"]
+    for verb in ("ack", "resolve"):
+        (await client.post(f"/v1/alerts/{alert}/{verb}")).ok()
+    (await client.delete("/v1/alert-rules/command-invalid")).ok(204)
+    (await client.delete("/v1/alert-channels/hook")).ok(204)
+    answer = await client.get("/api/control/audit?limit=100")
+    entries = [one for one in answer.ok()["entries"] if one["action"].startswith("alert")]
+    assert sorted((one["action"], one["target"]) for one in entries) == [
+        ("alert-channel.create", "hook"),
+        ("alert-channel.delete", "hook"),
+        ("alert-channel.rotate", "hook"),
+        ("alert-rule.change", "command-invalid"),
+        ("alert-rule.create", "mine"),
+        ("alert-rule.delete", "command-invalid"),
+        ("alert-rule.delete", "mine"),
+        ("alert.ack", alert),
+        ("alert.resolve", alert),
+    ]
+    assert {one["actorKeyId"] for one in entries} == {tenant.record.id}
+    [changed] = [one for one in entries if one["action"] == "alert-rule.change"]
+    assert (changed["before"]["channels"], changed["after"]["channels"]) == (["dashboard"], ["hook"])
+    assert not [one for one in secrets if one in answer.body.decode()]

@@ -53,16 +53,9 @@ class EmailSender:
 
     async def send(self, address: str, subject: str, body: str, message_id: str) -> None:
         """Raises EmailFailed. The same `message_id` marks a message that is sent again."""
-        message = EmailMessage()
-        message["From"] = formataddr(("Postroad", self._sender))
-        message["To"] = address
-        message["Subject"] = " ".join(subject.split())[:200]
-        message["Date"] = formatdate()
-        message["Message-ID"] = f"<{message_id}@{self._sender.rpartition('@')[2]}>"
-        message["Auto-Submitted"] = "auto-generated"
-        message.set_content(body)
         server = self._server
         try:
+            message = self._message(address, subject, body, message_id)
             async with self._slots, asyncio.timeout(_SECONDS):
                 await aiosmtplib.send(
                     message,
@@ -84,6 +77,18 @@ class EmailSender:
             raise EmailFailed(f"SMTP {exc.code}", is_permanent=exc.code >= 550) from exc
         except (aiosmtplib.SMTPException, OSError, ssl.SSLError, ValueError) as exc:
             raise EmailFailed(type(exc).__name__) from exc
+
+    def _message(self, address: str, subject: str, body: str, message_id: str) -> EmailMessage:
+        """Raises ValueError for an address that does not fit in a header."""
+        message = EmailMessage()
+        message["From"] = formataddr(("Postroad", self._sender))
+        message["To"] = address
+        message["Subject"] = " ".join(subject.split())[:200]
+        message["Date"] = formatdate()
+        message["Message-ID"] = f"<{message_id}@{self._sender.rpartition('@')[2]}>"
+        message["Auto-Submitted"] = "auto-generated"
+        message.set_content(body)
+        return message
 
     def _context(self) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=self._ca_file or None)

@@ -1,5 +1,6 @@
 """Settings of alerts."""
 
+import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -16,6 +17,11 @@ def is_mail_server(url: str) -> bool:
         return False
 
 
+def is_sender(address: str) -> bool:
+    """True for a plain address, without a name, that fits in a header; also for none."""
+    return not address or (address.isascii() and re.fullmatch(r"[^\s@<>]+@[^\s@<>]+", address) is not None)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertsSettings(Section):
     smtp_url: Secret | None = setting(
@@ -24,7 +30,7 @@ class AlertsSettings(Section):
         "`smtp+plain://…` (not encrypted). Without it, email channels are refused.",
         is_mail_server,
     )
-    smtp_from: str = setting("", "Sender address of alert emails.")
+    smtp_from: str = setting("", "Sender address of alert emails. `smtp_url` needs it.", is_sender)
     smtp_ca_file: str = setting("", "File with the certificates that the mail server's certificate is checked against.")
     alert_channels_max: int = setting(20, "Maximum number of alert channels of a tenant.", positive)
     alert_rules_max: int = setting(100, "Maximum number of alert rules of a tenant.", positive)
