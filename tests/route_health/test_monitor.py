@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
+from postroad.jetstream import stream_reader
 from postroad.kernel.event import PLATFORM
 from postroad.queues.events import QueueSampled
 from postroad.route_health.capability import RouteHealthCapability
+from postroad.route_health.misroutes import MisrouteCounter
 from postroad.route_health.monitor import RouteHealthMonitor
 from tests.commands.senders import grant, register_sender, register_target
 from tests.gateway import Gateway, ShiftedClock, Tenant
@@ -241,3 +243,18 @@ async def test_commands_without_a_route_are_counted_once_by_target_and_command(w
 async def _misrouted(tenant: Tenant, wanted: int) -> bool:
     found = (await tenant.client.get("/v1/route-health/misroutes")).ok()["misroutes"]
     return bool(sum(one["count"] for one in found) == wanted)
+
+
+async def test_misroutes_of_a_deleted_tenant_are_not_stored(gateway: Gateway) -> None:
+    """Its commands are on their way when its records are deleted."""
+    tenant, connection = await gateway.tenant(), gateway.node.platform.connection
+    await register_target(tenant)
+    sender = await register_sender(tenant)
+    (await sender.send(name="nothing")).problem(404, "route-missing")
+    health = gateway.node.platform.use(RouteHealthCapability)
+    [frame] = (await stream_reader.read(connection, "COMMANDS", f"command.{tenant.id}")).entries
+    for is_deleted in (True, False):
+        counter = MisrouteCounter(connection, health.misroutes, lambda _tenant: is_deleted)  # noqa: B023
+        counter._count(frame)
+        await counter._flush()
+        assert (health.misroutes.get(tenant.id) is None) is is_deleted

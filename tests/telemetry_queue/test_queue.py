@@ -123,6 +123,7 @@ async def test_nothing_else_is_allowed_on_the_queue(sender: Sender, tenant: Tena
 
 
 async def test_the_queue_exists_from_the_first_service_on(tenant: Tenant) -> None:
+    """Requirement 18"""
     (await tenant.client.post(f"{QUEUE}/pull", {})).problem(404, "queue-not-found")
     (await tenant.client.get("/v1/telemetry/status")).problem(404, "queue-not-found")
     await register_sender(tenant)

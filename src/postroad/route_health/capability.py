@@ -32,7 +32,7 @@ class RouteHealthCapability(Capability):
         self.monitor = RouteHealthMonitor(
             self._routes, self._queues, self.table, platform.outbox, platform.clock, self._has_storage
         )
-        self.counter = MisrouteCounter(platform.connection, self.misroutes)
+        self.counter = MisrouteCounter(platform.connection, self.misroutes, platform.identities.is_deleted)
         queues.sampler.add_listener(self.monitor)
 
     def _has_storage(self, tenant: str) -> bool:

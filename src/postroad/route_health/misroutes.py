@@ -5,7 +5,7 @@ is killed.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
 import msgspec
@@ -45,8 +45,12 @@ _decode = msgspec.json.Decoder(_Failed).decode
 
 
 class MisrouteCounter:
-    def __init__(self, connection: Connection, table: ReplicatedTable[TenantMisroutes]) -> None:
-        self._connection, self._table = connection, table
+    """`is_deleted` returns whether a tenant was deleted: nothing about it is stored any more."""
+
+    def __init__(
+        self, connection: Connection, table: ReplicatedTable[TenantMisroutes], is_deleted: Callable[[str], bool]
+    ) -> None:
+        self._connection, self._table, self._is_deleted = connection, table, is_deleted
         self._found: dict[str, list[MisrouteRecord]] = {}
         self._position = self._stored_position = 0
 
@@ -103,8 +107,9 @@ class MisrouteCounter:
         position = self._position
         while self._found:
             tenant, found = next(iter(self._found.items()))
-            known = self._table.get(tenant)
-            await self._put(tenant, with_misroutes(known or TenantMisroutes(), found, position))
+            if not self._is_deleted(tenant):
+                known = self._table.get(tenant)
+                await self._put(tenant, with_misroutes(known or TenantMisroutes(), found, position))
             del self._found[tenant]
         await self._put(PLATFORM, TenantMisroutes(position=position))
         self._stored_position = position

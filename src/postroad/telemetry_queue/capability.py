@@ -69,7 +69,9 @@ class TelemetryQueueCapability(Capability):
         return self._services.count_under(f"{tenant}.") > 0
 
     def _tenants(self) -> Sequence[str]:
-        return [tenant for tenant in self.platform.identities.tenant_ids() if self._has_services(tenant)]
+        """The tenants that have the queue. Reading that of a tenant that is being deleted would create its consumer again."""
+        identities = self.platform.identities
+        return [one for one in identities.tenant_ids() if self._has_services(one) and not identities.is_deleted(one)]
 
     def tables(self) -> Sequence[ReplicatedTable[Any]]:
         return (self.reads,)
