@@ -8,13 +8,14 @@ from hypothesis import strategies as st
 
 from postroad.api.command_limits import Fairness
 from postroad.commands import fairness
-from postroad.commands.fairness import DISPATCHES_MIN, FairnessCounters
+from postroad.commands.fairness import FairnessCounters
 
 RULES = st.builds(
     Fairness,
     dominant_share=st.sampled_from([0.5, 0.8, 0.95]),
     meaningful_share=st.sampled_from([0.0, 0.05, 0.1, 0.3]),
     competing_sources=st.integers(1, 4),
+    dispatches_min=st.sampled_from([1, 10, 20]),
     window_seconds=st.sampled_from([1, 30]),
     ban_seconds=st.sampled_from([1, 30]),
     enabled=st.sampled_from([True, True, True, False]),
@@ -37,7 +38,7 @@ def test_a_ban_has_a_dominant_sender_and_competitors_and_ends(rules: Fairness, c
         counts[source] += 1
         ban = counters.count("r", source, rules, now, is_warm=True)
         total, own = counts.total(), counts[source]
-        is_dominant = own / total > rules.dominant_share and own >= DISPATCHES_MIN
+        is_dominant = own / total > rules.dominant_share and own >= rules.dispatches_min
         others = len(counts) - 1
         competes = others > 0 and ((total - own) / total >= rules.meaningful_share or others >= rules.competing_sources)
         assert (ban is not None) == (rules.enabled and is_dominant and competes)
@@ -63,7 +64,7 @@ def test_the_number_of_banned_senders_is_bounded(monkeypatch: pytest.MonkeyPatch
 
     def ban(route: str, now_ms: int) -> None:
         counters.count(route, "other", rules, now_ms, is_warm=True)
-        assert any(counters.count(route, "a", rules, now_ms, is_warm=True) for _ in range(DISPATCHES_MIN))
+        assert any(counters.count(route, "a", rules, now_ms, is_warm=True) for _ in range(rules.dispatches_min))
 
     for number in range(5):
         ban(f"r{number}", number)

@@ -366,6 +366,17 @@ async def test_a_sender_without_competitors_is_not_banned(gateway: Gateway, tena
 
 
 async def test_fairness_can_be_turned_off(gateway: Gateway, tenant: Tenant) -> None:
+async def test_a_route_sets_how_many_commands_make_a_sender_dominant(gateway: Gateway, tenant: Tenant) -> None:
+    """Requirements 100"""
+    noisy, quiet = await fair(gateway, tenant, dispatches_min=8, competing_sources=1)
+    (await quiet.send()).ok(202)
+    for _ in range(8):
+        (await noisy.send()).ok(202)
+    assert (await escalations(tenant))["noisy", "warm_banned"] == 0
+    (await noisy.send()).ok(202)
+    assert (await escalations(tenant))["noisy", "warm_banned"] == 1
+
+
     noisy, quiet = await fair(gateway, tenant, enabled=False)
     for _ in range(5):
         (await quiet.send()).ok(202)

@@ -130,6 +130,9 @@ class Fairness(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         float, Meta(ge=0, le=1, description="Share of all others from which on they compete; or there are enough of them:")
     ] = 0.1
     competing_sources: Annotated[int, Meta(ge=1, le=1000, description="Number of other senders that compete.")] = 3
+    dispatches_min: Annotated[
+        int, Meta(ge=1, le=RATE_MAX, description="Commands of a sender in the window, from which on it may be dominant.")
+    ] = 20
     window_seconds: Annotated[int, Meta(ge=1, le=3600, description="Window in which commands are counted.")] = 30
     ban_seconds: Annotated[int, Meta(ge=1, le=3600, description="How long the sender takes the slow path.")] = 30
 

@@ -4,7 +4,6 @@ from typing import NamedTuple
 
 from postroad.api.command_limits import Fairness
 
-DISPATCHES_MIN = 20
 _ROUTES_MAX = 10_000
 _SOURCES_MAX = 5_000
 _OTHERS = ""  # counts senders after the first ones of a window together
@@ -45,7 +44,7 @@ class _Tally:
         """The shares of a sender that has more than its share while others compete; else None. Never without competitors, or for
         a few commands."""
         own, total, others = self.by_source.get(source, 0), self.total, len(self.by_source) - 1
-        if not rules.enabled or own < DISPATCHES_MIN or others <= 0 or own / total <= rules.dominant_share:
+        if not rules.enabled or own < rules.dispatches_min or others <= 0 or own / total <= rules.dominant_share:
             return None
         competing = (total - own) / total
         competes = competing >= rules.meaningful_share or others >= rules.competing_sources
