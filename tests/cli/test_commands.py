@@ -17,6 +17,8 @@ def test_the_registry_is_managed_and_commands_are_sent(shell: Shell, name: str) 
     assert made["secrets"][0]["versionId"] == "hmac-v1"
     shell.run("services", "put", bot)
     shell.run("queues", "put", name, "--max-attempts", "3")
+    assert shell.run("routes", "put", bot, "post", name, "--dry-run", "--json").json["queue"] == name
+    assert "No route" in shell.invoke("commands", "send", bot, "post", "1", "--as", sender).stderr
     shell.run("routes", "put", bot, "post", name, "--sensitivity", "critical")
     assert shell.run("routes", "test", bot, "post", sender, "--json").json["outcome"] == "acl-deny"
     shell.run("grants", "put", bot, "post", sender)

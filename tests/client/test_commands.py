@@ -47,6 +47,7 @@ async def test_the_registry_is_managed(sdk: Sdk, tenant: Tenant) -> None:
     assert config.secrets[0].is_current and "***" in repr(config.secrets[0])
     assert (await sdk("services.token", "billing", expires_in_seconds=60)).source == f"{tenant.id}/billing"
     assert (await sdk("routes.get", "bot", "post")).sensitivity == "low"
+    assert (await sdk("routes.put", "bot", "other", "bot", signature="required", dry_run=True)).signature == "required"
     assert [one.command for one in await sdk("routes.list", service="bot")] == ["post"]
     assert [(one.command, one.status) for one in await sdk("route_health.list")] == [("post", "unknown")]
     assert (await sdk("route_health.misroutes")).misroutes == []

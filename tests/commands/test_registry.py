@@ -1,6 +1,7 @@
 """Services, routes and grants: registration, lists, change log, limits, dry run."""
 
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -8,7 +9,7 @@ from postroad.api.commands import GRANTS_PER_ROUTE_MAX
 from postroad.commands import route_registry
 from postroad.commands.capability import CommandsCapability
 from tests.commands.senders import grant, register_sender, register_target
-from tests.gateway import Gateway, Tenant
+from tests.gateway import Answer, Gateway, Tenant
 
 
 async def test_a_service_is_registered_once_and_changed(tenant: Tenant) -> None:
@@ -85,6 +86,32 @@ async def test_a_route_needs_a_service_and_a_queue_with_dead_letters(tenant: Ten
     assert {name: made[name] for name in expected} == expected  # Requirements 37, 221
     (await tenant.client.delete("/v1/services/bot")).problem(409, "precondition-failed")
     assert (await tenant.client.put(route, {"queue": "q"})).ok(200) == made
+
+
+async def test_a_dry_run_of_a_registration_has_its_checks_and_stores_nothing(tenant: Tenant) -> None:
+    """Requirements 223"""
+    route = "/v1/routes/bot/post"
+
+    async def tried(**fields: object) -> Answer:
+        return await tenant.client.put(f"{route}?dry_run=true", {"queue": "q", **fields})
+
+    (await tried()).problem(404, "service-not-found")
+    (await tenant.client.put("/v1/services/bot", {})).ok(201)
+    (await tried()).problem(404, "queue-not-found")
+    await tenant.queue("q", maxAttempts=0)
+    (await tried()).problem(409, "precondition-failed")
+    (await tenant.client.put("/v1/queues/q", {"maxAttempts": 1})).ok()
+    (await tried(expires_at="2020-01-01T00:00:00Z")).problem(422, "invalid-body")
+    shown = (await tried(sensitivity="low")).ok(200)
+    assert (shown["queue"], shown["sensitivity"]) == ("q", "low")
+    (await tenant.client.get(route)).problem(404, "command-route-not-found")
+    made = (await tenant.client.put(route, {"queue": "q"})).ok(201)
+    await grant(tenant, "billing")
+    shown = (await tried(sensitivity="low")).ok(200)
+    assert (shown["sensitivity"], shown["grants"], shown["created_at"]) == ("low", 1, made["created_at"])
+    assert (await tenant.client.get(route)).ok() == {**made, "grants": 1, "updated_at": ANY}
+    changes = (await tenant.client.get("/v1/registry/changes")).ok()["changes"]
+    assert [one["action"] for one in changes] == ["grant.create", "route.create", "service.create"]
 
 
 @pytest.mark.parametrize(("is_encrypted", "shown"), [(True, "true"), (False, "false"), (None, "unknown")])

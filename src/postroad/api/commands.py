@@ -236,6 +236,11 @@ class CommandRouteQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 CommandRoutePage = page_of(CommandRoute, "routes")
 
+
+class PutRouteQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    dry_run: Annotated[bool, Meta(description="Only check, and return the route as it would be; nothing is stored.")] = False
+
+
 _SourceName = Annotated[
     str, Meta(pattern=SOURCE_PATTERN, description="`<tenant>/<service>`, `<service>` of the own tenant, or `<tenant>/*`.")
 ]

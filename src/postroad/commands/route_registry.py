@@ -83,8 +83,11 @@ class RouteRegistry:
             if record is not None and caller.may_use("service", record.service):
                 yield record
 
-    async def put(self, context: RequestContext, service: str, command: str, wanted: RouteDefinition) -> tuple[RouteRecord, bool]:
-        """Create or replace the route; return it and whether it is new. Its grants are kept.
+    async def put(
+        self, context: RequestContext, service: str, command: str, wanted: RouteDefinition, *, is_dry_run: bool = False
+    ) -> tuple[RouteRecord, bool]:
+        """Create or replace the route; return it and whether it is new. Its grants are kept. A dry run has the same checks, and
+        returns the route as it would be.
 
         Raises ServiceNotFound, QueueNotFound, PreconditionFailed, BodyInvalid, Forbidden, InvalidParameter.
         """
@@ -107,8 +110,8 @@ class RouteRegistry:
             known = await self.table.fetch(key)
             if known is not None:
                 after = changed(known)
-                if after is known:
-                    return known, False
+                if after is known or is_dry_run:
+                    return after, False
                 async with self._audit.change(
                     context, "registry.route.change", f"{service}/{command}", before=route_of(known), after=route_of(after)
                 ):
@@ -117,10 +120,12 @@ class RouteRegistry:
                     return result[1], False
                 continue
             self._check_count(context.tenant)
-            await self._delete_quotas(key)  # of an earlier route, if its deletion was interrupted
             record = RouteRecord(
                 tenant=context.tenant, service=service, command=command, created_at_ms=now, updated_at_ms=now, **fields
             )
+            if is_dry_run:
+                return record, True
+            await self._delete_quotas(key)  # of an earlier route, if its deletion was interrupted
             try:
                 async with self._audit.change(context, "registry.route.create", f"{service}/{command}", after=route_of(record)):
                     await self.table.create(key, record)

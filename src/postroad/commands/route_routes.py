@@ -8,6 +8,7 @@ from postroad.api.commands import (
     CommandRouteNotFound,
     CommandRoutePage,
     CommandRouteQuery,
+    PutRouteQuery,
     RegistryChange,
     RegistryChangePage,
     RegistryChangesQuery,
@@ -68,6 +69,7 @@ class RouteRoutes:
                 Scope.ADMIN,
                 "Register a command route",
                 _TAG,
+                query=PutRouteQuery,
                 body=RouteDefinition,
                 response=CommandRoute,
                 other_statuses=(201,),
@@ -145,8 +147,9 @@ class RouteRoutes:
 
     async def put_route(self, request: Request) -> Response:
         service, command = request.parameters["service"], request.parameters["command"]
-        record, is_new = await self._routes.put(request.context, service, command, request.body)
-        return Response(route_of(record), status=201 if is_new else 200)
+        query: PutRouteQuery = request.query
+        record, is_new = await self._routes.put(request.context, service, command, request.body, is_dry_run=query.dry_run)
+        return Response(route_of(record), status=201 if is_new and not query.dry_run else 200)
 
     async def get_route(self, request: Request) -> Response:
         parameters = request.parameters

@@ -75,6 +75,9 @@ def put_routes(
             help="The route ends then; null for never. A time such as `2027-01-31T12:00:00Z`, or a span such as `12h`.",
         ),
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only check, and return the route as it would be; nothing is stored.")
+    ] = False,
     as_json: AsJson = False,
     wide: Wide = False,
 ) -> None:
@@ -99,6 +102,7 @@ def put_routes(
                 signature=signature,
                 archive=archive,
                 expires_at=from_now(expires_at) if expires_at else None,
+                dry_run=dry_run,
             ),
             as_json,
             wide=wide,

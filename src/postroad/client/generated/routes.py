@@ -33,6 +33,7 @@ class RoutesCalls:
         signature: Literal["optional", "required"] | None = None,
         archive: bool | None = None,
         expires_at: Moment | None = None,
+        dry_run: bool = False,
     ) -> Call[CommandRoute]:
         """Register a command route.
 
@@ -54,7 +55,13 @@ class RoutesCalls:
                 "expires_at": moment(expires_at),
             }
         )
-        return Call(method="PUT", path=f"/v1/routes/{segment(service)}/{segment(command)}", body=body, response=CommandRoute)
+        return Call(
+            method="PUT",
+            path=f"/v1/routes/{segment(service)}/{segment(command)}",
+            query={"dry_run": dry_run or None},
+            body=body,
+            response=CommandRoute,
+        )
 
     @operation
     def get(self, service: str, command: str) -> Call[CommandRoute]:
