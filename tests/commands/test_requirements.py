@@ -1,17 +1,20 @@
 """Every requirement of commands, telemetry, alerts and replays has a test that names it (`Requirements 12, 13` in docstrings)."""
 
 import re
+import uuid
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from postroad.api.problems import HINTS
 from postroad.client import AsyncPostroad
 from postroad.client.errors import RateLimitExceeded
+from postroad.commands import metrics
 from postroad.container import described_routes
-from tests.commands.senders import Sender, grant, register_sender, register_target
-from tests.gateway import Gateway, Tenant
+from tests.commands.senders import Sender, envelope, grant, register_sender, register_target
+from tests.gateway import Tenant
 
 ROOT = Path(__file__).parents[2]
 TESTS = ROOT / "tests"
@@ -87,26 +90,63 @@ def test_the_documentation_says(page: str, texts: list[str]) -> None:
     assert [one for one in texts if one not in text] == []
 
 
-async def test_metrics_have_outcomes_caches_and_deduplication(gateway: Gateway, tenant: Tenant, sender: Sender) -> None:
+async def test_metrics_have_outcomes_caches_and_deduplication(tenant: Tenant, sender: Sender) -> None:
     """Requirements 70, 142, 176"""
+    await register_target(tenant, command="pay", dedupe_mode="strict")
+    await grant(tenant, "billing", command="pay")
+    counters = {
+        "delivered": metrics.outcome("delivered"),
+        "misrouted": metrics.outcome("failed", "route-missing"),
+        "unauthorized": metrics.outcome("failed", "acl-deny"),
+        "malformed": metrics.outcome("invalid", "missing-field"),
+        "hmac": metrics.outcome("invalid", "hmac-invalid"),
+        "grants": metrics.cache_use("grants", "fresh"),
+        "secrets": metrics.cache_use("secrets", "fresh"),
+        "escalations": metrics.escalation("dedupe_required"),
+        "duplicates": metrics.duplicates.labels("fast"),
+        "strict": metrics.strict_commands,
+    }
+    strict_seconds = metrics.strict_seconds._sum.get()
+
+    def values() -> dict[str, float]:
+        return {name: float(one._value.get()) for name, one in counters.items()}
+
+    before, unsigned = values(), envelope(sender.secret)
+    unsigned["metadata"]["hmac"] = "0" * 64
     (await sender.send()).ok(202)
     (await sender.send(name="none")).problem(404, "route-missing")
     await sender.send_raw(b"{}")
-    await register_target(tenant, command="pay", dedupe_mode="strict")
-    await grant(tenant, "billing", command="pay")
-    for _ in range(2):
-        await sender.send(name="pay", command_id="0f8fad5b-d9cb-469f-a165-70867728950e")
-    from postroad.commands import metrics
+    await sender.send_raw(msgspec.json.encode(unsigned))
+    command_id = str(uuid.uuid4())
+    for status in (202, 200):
+        (await sender.send(name="pay", command_id=command_id)).ok(status)
+    (await tenant.client.delete("/v1/grants/bot/pay/billing")).ok(204)
+    (await sender.send(name="pay")).problem(403, "acl-deny")
+    counted = {name: value - before[name] for name, value in values().items()}
+    expected = {"delivered": 2, "misrouted": 1, "unauthorized": 1, "malformed": 1, "hmac": 1, "secrets": 7}
+    assert {name: counted[name] for name in expected} == expected
+    assert counted["grants"] >= 3 and counted["escalations"] == counted["duplicates"] == 1 and counted["strict"] == 2
+    assert metrics.strict_seconds._sum.get() > strict_seconds
 
-    def value(counter: Any) -> float:
-        return float(counter._value.get())
 
-    assert value(metrics.outcome("delivered")) >= 2
-    assert value(metrics.outcome("failed", "route-missing")) >= 1
-    assert value(metrics.outcome("invalid", "missing-field")) >= 1
-    assert value(metrics.cache_use("grants", "fresh")) >= 2 and value(metrics.cache_use("secrets", "fresh")) >= 5
-    assert value(metrics.escalation("dedupe_required")) >= 1
-    assert value(metrics.duplicates.labels("fast")) >= 1 and value(metrics.strict_commands) >= 2
+def test_the_volume_of_the_first_routes_is_counted_by_target_and_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requirements 176: that of all later ones together, so that the number of series is bounded."""
+    monkeypatch.setattr(metrics, "_ROUTES_MAX", 2)
+    monkeypatch.setattr(metrics, "_route_adders", {})
+    before = _volumes()
+    for number in (1, 2, 2, 3, 4, 1):
+        metrics.count_delivered("fast", 0.001, "acme/counted", f"c{number}")
+    counted = {labels: count - before.get(labels, 0) for labels, count in _volumes().items()}
+    assert {labels: count for labels, count in counted.items() if count} == {
+        ("acme/counted", "c1"): 2,
+        ("acme/counted", "c2"): 2,
+        ("other", "other"): 2,
+    }
+
+
+def _volumes() -> dict[tuple[str, ...], float]:
+    series: dict[tuple[str, ...], Any] = dict(metrics._by_route._metrics)  # type: ignore[arg-type]
+    return {labels: float(one._value.get()) for labels, one in series.items()}
 
 
 async def test_the_sdk_waits_as_the_hints_say(tenant: Tenant) -> None:

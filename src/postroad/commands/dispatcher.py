@@ -294,10 +294,11 @@ class Dispatcher:
             first = event_of(delivered.note)
             await self.outcomes.duplicate(arrival, command, decision, record, delivered.message_id, first)
             return _duplicate(command, decision, delivered.message_id)
+        latency_ms = elapsed_ms(arrival)
         audit_grant(self._auditor, self._cache, arrival, command, record, self._clock())
-        if not is_strict:
-            event = msgspec.structs.replace(event, latency_ms=elapsed_ms(arrival))
-        await self.outcomes.delivered(arrival, command, decision, record, delivered.message_id, event, ids.archived)
+        if not is_strict:  # the event of a strict one is in its marker already
+            event = msgspec.structs.replace(event, latency_ms=latency_ms)
+        await self.outcomes.delivered(arrival, command, decision, record, delivered.message_id, event, ids.archived, latency_ms)
         if marker is not None and arrival.replay is None:  # an interrupted replay repeats it: its own marker must decide
             first_delivery = FirstDelivery(delivered.message_id, marker.body, started_ms + marker.ttl_ms)
             self._warm.seen.add(route.key, source, command.command_id, first_delivery)

@@ -18,7 +18,8 @@ class CommandEvent(Event, frozen=True, kw_only=True):
 
 class CommandDelivered(CommandEvent, frozen=True, kw_only=True, tag="snavio.command.delivered"):
     """A command passed all checks and is in the queue of its target. `escalated` is the reason why it took the slow path,
-    `deliver_at` the time until which a rate limit delays it, `shadow` why a limit in shadow mode would have refused it."""
+    `deliver_at` the time until which a rate limit delays it, `shadow` why a limit in shadow mode would have refused it.
+    `dispatch_latency_ms` of a command with strict deduplication ends before its write, so that a repeated event is identical."""
 
     version: int = 1
     command_id: str

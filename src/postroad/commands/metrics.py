@@ -9,11 +9,17 @@ _commands = Counter(
     "Commands by outcome (delivered, invalid, failed, refused, unavailable) and reason.",
     ["outcome", "reason"],
 )
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 _dispatch_seconds = Histogram(
     "postroad_commands_dispatch_seconds",
     "Time from the arrival of a delivered command to its storage, by path.",
     ["path"],
-    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5),
+    buckets=_SECONDS,
+)
+strict_seconds = Histogram(
+    "postroad_commands_strict_seconds",
+    "The same of commands of routes with strict deduplication, which all take the slow path.",
+    buckets=_SECONDS,
 )
 _escalations = Counter("postroad_commands_escalations_total", "Commands that took the slow path, by the reason.", ["code"])
 _cache_uses = Counter(

@@ -44,13 +44,17 @@ class OutcomeRecorder:
         message_id: str,
         first: FirstEvent,
         line_id: str,
+        latency_ms: float,
     ) -> None:
-        """`first` are the parts of the event that a repeated delivery has, too; `line_id` is the id of the archived line.
+        """`first` are the parts of the event that a repeated delivery has, too; `line_id` is the id of the archived line,
+        `latency_ms` the time until the command was stored.
 
         Raises EngineUnavailable.
         """
         await self._commit(arrival, *self._delivered_events(arrival, command, record, message_id, first, line_id))
-        self._count_delivered(arrival, decision, record, first)
+        self._count_delivered(arrival, decision, record, latency_ms)
+        if record.dedupe_mode == "strict":
+            metrics.strict_seconds.observe(latency_ms / 1000)
 
     def delivered_callback(
         self,
@@ -81,7 +85,7 @@ class OutcomeRecorder:
             on_recorded(problem)
             return
         try:
-            self._count_delivered(arrival, decision, record, first)
+            self._count_delivered(arrival, decision, record, first.latency_ms)
         finally:
             on_recorded(None)
 
@@ -91,8 +95,8 @@ class OutcomeRecorder:
         event = _delivered_event(arrival, command, record, message_id, first)
         return self._with_line(arrival, command, event, line_id)
 
-    def _count_delivered(self, arrival: Arrival, decision: Decision, record: RouteRecord, first: FirstEvent) -> None:
-        metrics.count_delivered(decision.path, first.latency_ms / 1000, record.target, record.command)
+    def _count_delivered(self, arrival: Arrival, decision: Decision, record: RouteRecord, latency_ms: float) -> None:
+        metrics.count_delivered(decision.path, latency_ms / 1000, record.target, record.command)
         self._count_flow(arrival, record.tenant, f"{record.service}/{record.command}")
 
     async def duplicate(
