@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -365,7 +366,6 @@ async def test_a_sender_without_competitors_is_not_banned(gateway: Gateway, tena
     assert (await escalations(tenant))["noisy", "warm_banned"] == 0
 
 
-async def test_fairness_can_be_turned_off(gateway: Gateway, tenant: Tenant) -> None:
 async def test_a_route_sets_how_many_commands_make_a_sender_dominant(gateway: Gateway, tenant: Tenant) -> None:
     """Requirements 100"""
     noisy, quiet = await fair(gateway, tenant, dispatches_min=8, competing_sources=1)
@@ -377,6 +377,7 @@ async def test_a_route_sets_how_many_commands_make_a_sender_dominant(gateway: Ga
     assert (await escalations(tenant))["noisy", "warm_banned"] == 1
 
 
+async def test_fairness_can_be_turned_off(gateway: Gateway, tenant: Tenant) -> None:
     noisy, quiet = await fair(gateway, tenant, enabled=False)
     for _ in range(5):
         (await quiet.send()).ok(202)
@@ -421,6 +422,8 @@ async def test_repeated_warm_bans_become_a_ban_on_all_routes(gateway: Gateway, s
         assert value is not None and value.value is not None and len(msgspec.json.decode(value.value)["times"]) == count
     [ban] = bans
     assert (ban["kind"], ban["creator"], ban["target"], ban["source"]) == ("warm", "dispatcher", None, noisy.source)
+    until, since = datetime.fromisoformat(ban["expires_at"]), datetime.fromisoformat(ban["created_at"])
+    assert until - since == timedelta(minutes=10)
 
 
 async def ban(tenant: Tenant, source: str = "billing", kind: str = "warm") -> None:

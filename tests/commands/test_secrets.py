@@ -1,10 +1,12 @@
 """Secrets of services: polls, rotation, overlap, notices."""
 
+import uuid
 from typing import Any
 
 import pytest
 
 from postroad.commands.capability import CommandsCapability
+from postroad.commands.rules import is_sampled
 from postroad.kernel.clock import rfc3339
 from tests.commands.senders import Sender, grant, register_sender, register_target
 from tests.gateway import Gateway, ShiftedClock, Tenant
@@ -119,12 +121,14 @@ async def test_a_sender_that_does_not_poll_is_warned_before_the_secret_ends(
 async def test_skew_near_the_limit_and_samples_are_reported(tenant: Tenant, sender: Sender, clock: ShiftedClock) -> None:
     """Requirements 161, 164, 211, 212"""
     sent = rfc3339(clock() - 50_000)
-    (await sender.send(timestamp=sent, command_id="00000000-0000-0000-0000-000000000000")).ok(202)
-    found = [one for one in await tenant.events("COMMANDS") if one["event"] == "snavio.telemetry.skew_near_limit"]
-    assert [(one["source"], one["sent_at"], one["command_id"]) for one in found] == [
-        (sender.source, sent, "00000000-0000-0000-0000-000000000000")
-    ]
-    assert 50 <= found[0]["skew_seconds"] < 60 and found[0]["received_at"] > sent
+    command_id = next(filter(is_sampled, (str(uuid.UUID(int=number)) for number in range(1000))))
+    (await sender.send(timestamp=sent, command_id=command_id)).ok(202)
+    near, sample = [one for one in await tenant.events("COMMANDS") if one["event"].startswith("snavio.telemetry.skew_")]
+    assert (near["event"], near["command_id"]) == ("snavio.telemetry.skew_near_limit", command_id)
+    assert sample["event"] == "snavio.telemetry.skew_sample"
+    for one in (near, sample):
+        assert (one["source"], one["sent_at"]) == (sender.source, sent)
+        assert 50 <= one["skew_seconds"] < 60 and one["received_at"] > sent
 
 
 async def test_secrets_are_encrypted_in_the_registry(gateway: Gateway, tenant: Tenant, sender: Sender) -> None:
