@@ -12,7 +12,7 @@ import pika
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from postroad.api.queues import BackendUnavailable
+from postroad.api.queues import BackendUnavailable, QueueNotFound
 from postroad.kernel.configuration import Secret
 from postroad.queues.capability import QueuesCapability
 from postroad.queues.rabbitmq import messages
@@ -366,6 +366,40 @@ async def test_a_queue_of_another_program_is_neither_adopted_nor_deleted(rabbit_
     (await client.get("/v1/queues/theirs")).problem(404, "queue-not-found")
     await natively(rabbit_case, lambda channel: channel.queue_delete(name))
     await rabbit_case.queue("theirs")
+
+
+@pytest.mark.parametrize("first", ["publish", "pull", "outbox", "purge"])
+async def test_a_queue_that_rabbitmq_has_lost_is_declared_again(rabbit_case: Case, first: str) -> None:
+    """Somebody has deleted it there, or a node has lost its data."""
+    queue = await rabbit_case.queue()
+    await rabbit_case.tenant.publish(queue, "lost")
+    await natively(rabbit_case, lambda channel: [channel.queue_delete(name) for name in names_of(rabbit_case)])
+    if first == "pull":
+        assert await rabbit_case.tenant.pull(queue) == []
+    if first == "purge":
+        (await rabbit_case.tenant.client.post(f"{queue}/purge", {})).ok()
+    await rabbit_case.tenant.publish(queue, "new", delayMs=1 if first == "outbox" else 0)
+    assert [one["payload"] for one in await drained(rabbit_case, queue, 1)] == ["new"]
+
+
+async def test_a_dead_letter_queue_that_rabbitmq_has_lost_is_declared_again(rabbit_case: Case) -> None:
+    """Until then RabbitMQ keeps what it dead-letters, and tries again after some minutes."""
+    await rabbit_case.queue()
+    _, dead = names_of(rabbit_case)
+    await natively(rabbit_case, lambda channel: channel.queue_delete(dead))
+    assert await rabbit_case.rabbit.backend.rabbit.count(dead) is None
+    await rabbit_case.rabbit.dead_letters.run_once()
+    assert await rabbit_case.rabbit.backend.rabbit.count(dead) == 0
+
+
+async def test_a_queue_that_is_being_deleted_is_not_declared_again(rabbit_case: Case) -> None:
+    queue = await rabbit_case.queue()
+    record, _ = only_record(rabbit_case)
+    (await rabbit_case.tenant.client.delete(rabbit_case.created.pop())).ok(204)
+    with pytest.raises(QueueNotFound):
+        await rabbit_case.rabbit.backend.restore(record)
+    assert await rabbit_case.rabbit.backend.rabbit.count(main_queue(PREFIX, record)) is None
+    (await rabbit_case.tenant.client.get(queue)).problem(404, "queue-not-found")
 
 
 async def test_the_metrics_count_what_happens(rabbit_case: Case) -> None:

@@ -9,25 +9,28 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 import msgspec
+import structlog
 from msgspec.structs import replace
 
-from postroad.api.queues import BackendCannot, LeaseExpired, Priority
+from postroad.api.queues import BackendCannot, LeaseExpired, Priority, QueueNotFound
 from postroad.jetstream import stream_reader
 from postroad.jetstream.commit import Committers, PublishAck
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.deliveries import Delivery, DeliveryRef
 from postroad.jetstream.management import purge_stream
 from postroad.jetstream.replicated_table import ReplicatedTable
+from postroad.jetstream.stream_lifecycle import RecordState
 from postroad.jetstream.stream_reader import Entry
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import EngineUnavailable, PostroadError, Unavailable
+from postroad.kernel.names import escape
 from postroad.queues import job_events
 from postroad.queues.backend import BackendStats, DeliveryGroup, Fetched, QueueBackend, Settlement, StoreOutcome
 from postroad.queues.engine_backend import EngineBackend
 from postroad.queues.lease_log import LeaseLog
 from postroad.queues.message_writes import PendingPublish
 from postroad.queues.rabbitmq import metrics
-from postroad.queues.rabbitmq.connection import RabbitConnection
+from postroad.queues.rabbitmq.connection import QueueMissing, RabbitConnection
 from postroad.queues.rabbitmq.lease_owner import LeaseOwner
 from postroad.queues.rabbitmq.leases import (
     NO_OWNER,
@@ -50,6 +53,8 @@ _DELIVERY_LIMIT = 2_000_000_000  # we count attempts: that of RabbitMQ 4 would e
 _OWN_TIMEOUT_SINCE, _LONG_LEASE_MS, _TIMEOUT_MARGIN_MS = (3, 12), 7 * 86_400_000, 300_000
 _ACKNOWLEDGED = (PublishAck(sequence=0),)
 
+log = structlog.get_logger("postroad.rabbitmq")
+
 
 class RabbitBackend(QueueBackend):
     def __init__(
@@ -68,7 +73,7 @@ class RabbitBackend(QueueBackend):
         held_max: int,
         marker_ttl_ms: int,
     ) -> None:
-        self._connection, self.rabbit, self._engine = connection, rabbit, engine
+        self._connection, self.rabbit, self._engine, self._table = connection, rabbit, engine, table
         self._lease_log, self._outbox, self._clock = lease_log, outbox, clock
         self._prefix, self._owner = prefix, owner
         self.markers = AckMarkers(connection, committers, marker_ttl_ms)
@@ -107,6 +112,16 @@ class RabbitBackend(QueueBackend):
         )
         await self.rabbit.declare(dead, quorum)
 
+    async def restore(self, record: QueueRecord) -> None:
+        """Declare a queue again that RabbitMQ does not have any more, because it was deleted there or a node has lost its data.
+        Its messages are gone. Raises QueueNotFound if the queue is being deleted, BackendUnavailable, BackendCannot."""
+        found = await self._table.refresh(f"{record.tenant}.{escape(record.name)}")  # another process may be deleting it
+        if found is None or found.incarnation != record.incarnation or found.state is RecordState.DELETING:
+            raise QueueNotFound(f"there is no queue {record.name!r}")
+        log.error("queue_missing_in_rabbitmq", queue=record.name, tenant=record.tenant)
+        await self._declare(found)
+        metrics.restored.inc()
+
     async def delete(self, record: QueueRecord) -> None:
         for queue in (main_queue(self._prefix, record), dead_queue(self._prefix, record)):
             await self.rabbit.delete(queue)
@@ -125,7 +140,7 @@ class RabbitBackend(QueueBackend):
         async def publish(index: int) -> None:
             try:
                 await self.publish(record, pending[index].message)
-            except (Unavailable, BackendCannot) as problem:
+            except (Unavailable, BackendCannot, QueueNotFound) as problem:
                 outcomes[index] = problem
 
         async def store_others() -> None:
@@ -137,11 +152,16 @@ class RabbitBackend(QueueBackend):
         return outcomes
 
     async def publish(self, record: QueueRecord, message: StoredMessage, copy: str = "") -> None:
-        """Return once the queue in RabbitMQ has the message. Raises BackendUnavailable."""
+        """Return once the queue in RabbitMQ has the message. Raises BackendUnavailable, and like `restore`."""
         limits = (record.settings.retention_ms, message.expires - self._clock() if message.expires else 0)
         expiration_ms = min((limit for limit in limits if limit > 0), default=0)
         properties = properties_of(message, copy=copy, expiration_ms=expiration_ms)
-        await self.rabbit.publish(main_queue(self._prefix, record), body_of(message), properties)
+        queue, body = main_queue(self._prefix, record), body_of(message)
+        try:
+            await self.rabbit.publish(queue, body, properties)
+        except QueueMissing:
+            await self.restore(record)
+            await self.rabbit.publish(queue, body, properties)
         metrics.published.inc()
 
     # Receiving
@@ -149,8 +169,16 @@ class RabbitBackend(QueueBackend):
     async def receive(self, record: QueueRecord, count: int, wait_seconds: float) -> Sequence[DeliveryGroup]:
         loop = asyncio.get_running_loop()
         until, receiver = loop.time() + wait_seconds, self.owned.receiver(record)
+        is_restored = False
         while True:
-            raw = await receiver.receive(count, max(0.0, until - loop.time()))
+            try:
+                raw = await receiver.receive(count, max(0.0, until - loop.time()))
+            except QueueMissing:
+                if is_restored:
+                    raise
+                await self.restore(record)
+                is_restored = True
+                continue
             kept = await self._unsettled(record, receiver, raw)
             if kept or not raw:
                 return [("normal", kept)]
@@ -341,7 +369,10 @@ class RabbitBackend(QueueBackend):
         purged = len(held)
         for subject in ("later.*", "retry.*", "ready"):
             purged += await purge_stream(self._connection, record.stream, f"{record.subject}.{subject}")
-        return purged + await self.rabbit.purge(main_queue(self._prefix, record))
+        try:
+            return purged + await self.rabbit.purge(main_queue(self._prefix, record))
+        except QueueMissing:
+            return purged
 
     async def close(self) -> None:
         await self.rabbit.close()

@@ -3,6 +3,8 @@
 Messages whose time has expired are dropped, as in other queues.
 """
 
+from collections.abc import Awaitable, Callable
+
 import msgspec
 import structlog
 from aiormq.abc import AbstractChannel
@@ -36,9 +38,10 @@ class BrokerDeadLetters:
         clock: Clock,
         *,
         prefix: str,
+        restore: Callable[[QueueRecord], Awaitable[None]],
     ) -> None:
         self._rabbit, self._table, self._dead_letters, self._outbox = rabbit, table, dead_letters, outbox
-        self._clock, self._prefix = clock, prefix
+        self._clock, self._prefix, self._restore = clock, prefix, restore
 
     async def run_once(self) -> int:
         """Move what there is; the number of dead letters. For the control role."""
@@ -48,7 +51,10 @@ class BrokerDeadLetters:
             if record is None or record.backend != "rabbitmq" or record.state is not RecordState.READY:
                 continue
             try:
-                if await self._rabbit.count(dead_queue(self._prefix, record)):
+                count = await self._rabbit.count(dead_queue(self._prefix, record))
+                if count is None:  # then RabbitMQ keeps what it dead-letters in the main queue
+                    await self._restore(record)
+                elif count:
                     moved += await self._move(record)
             except PostroadError as problem:
                 log.warning("dead_letters_not_moved", queue=record.name, tenant=record.tenant, code=problem.code)

@@ -17,6 +17,7 @@ from aiormq.exceptions import (
     ChannelNotFoundEntity,
     ChannelPreconditionFailed,
     DeliveryError,
+    PublishError,
 )
 from pamqp.commands import Basic
 
@@ -34,15 +35,21 @@ _EXPECTED = (AMQPError, ChannelInvalidStateError, OSError)  # of a connection th
 log = structlog.get_logger("postroad.rabbitmq")
 
 
+class QueueMissing(BackendUnavailable):
+    """The queue does not exist in RabbitMQ."""
+
+
 @contextlib.asynccontextmanager
 async def answered(seconds: float = CALL_SECONDS) -> AsyncIterator[None]:
-    """Raises BackendUnavailable if RabbitMQ does not answer in time, or the connection is lost meanwhile; BackendCannot if it
-    refuses for good, such as a user without the permission."""
+    """Raises BackendUnavailable if RabbitMQ does not answer in time, or the connection is lost meanwhile, and QueueMissing, which
+    is one; BackendCannot if it refuses for good, such as a user without the permission."""
     try:
         async with asyncio.timeout(seconds):
             yield
     except (BackendUnavailable, BackendCannot):
         raise
+    except (ChannelNotFoundEntity, PublishError) as exc:
+        raise QueueMissing("the queue does not exist in RabbitMQ", retry_after=_RETRY_AFTER) from exc
     except DeliveryError as exc:
         raise BackendUnavailable("RabbitMQ did not accept the message", retry_after=_RETRY_AFTER) from exc
     except _REFUSALS as exc:
@@ -81,7 +88,7 @@ class _Silence:
                 yield
         except BackendUnavailable as problem:
             self.is_silent = isinstance(problem.__cause__, TimeoutError)
-            if not isinstance(problem.__cause__, ChannelNotFoundEntity):
+            if not isinstance(problem, QueueMissing):
                 metrics.failed_calls.inc()
             self._next_try = loop.time() + _FAIL_SECONDS
             raise
@@ -185,7 +192,8 @@ class RabbitConnection:
         return await self._link.channel()
 
     async def publish(self, queue: str, body: bytes, properties: Basic.Properties) -> None:
-        """Return once RabbitMQ has confirmed that the queue has the message. Raises BackendUnavailable: then it may have it."""
+        """Return once RabbitMQ has confirmed that the queue has the message. Raises BackendUnavailable: then it may have it; and
+        QueueMissing: then it has not."""
         place = self._next = (self._next + 1) % _PUBLISH_CHANNELS
         async with self._publish_silence.calling():
             channel = self._publishers[place]
@@ -219,13 +227,11 @@ class RabbitConnection:
         try:
             async with self.managing() as channel:
                 return (await channel.queue_declare(queue, passive=True)).message_count or 0
-        except BackendUnavailable as problem:
-            if isinstance(problem.__cause__, ChannelNotFoundEntity):
-                return None
-            raise
+        except QueueMissing:
+            return None
 
     async def purge(self, queue: str) -> int:
-        """Delete the ready messages of a queue; their number. Raises BackendUnavailable."""
+        """Delete the ready messages of a queue; their number. Raises BackendUnavailable, QueueMissing."""
         async with self.managing() as channel:
             return (await channel.queue_purge(queue)).message_count or 0
 

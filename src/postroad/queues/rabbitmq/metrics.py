@@ -16,3 +16,4 @@ failed_calls = Counter(
     "postroad_rabbitmq_failed_calls_total", "Calls of RabbitMQ that failed: unreachable, silent, blocked, without a leader."
 )
 dead_lettered = Counter("postroad_rabbitmq_dead_lettered_total", "Messages that RabbitMQ dead-lettered and that were moved.")
+restored = Counter("postroad_rabbitmq_restored_total", "Queues that RabbitMQ did not have any more and that were declared again.")

@@ -51,7 +51,13 @@ class RabbitService:
         )
         self.outboxes = OutboxPublisher(platform.connection, table, self.backend)
         self.dead_letters = BrokerDeadLetters(
-            self._rabbit, table, dead_letters, platform.outbox, platform.clock, prefix=chosen.rabbitmq_prefix
+            self._rabbit,
+            table,
+            dead_letters,
+            platform.outbox,
+            platform.clock,
+            prefix=chosen.rabbitmq_prefix,
+            restore=self.backend.restore,
         )
 
     async def check(self) -> Check:
