@@ -29,6 +29,7 @@ from postroad.client import (
     LimitsRow,
     SessionsRow,
     SkewRow,
+    TelemetryRow,
     UsageRow,
 )
 from postroad.report import command_sections, fetch, formatting, sections
@@ -372,6 +373,25 @@ def test_limits_show_the_fullest_time_of_each_route() -> None:
     assert "90" in usage
 
 
+def test_unread_telemetry_shows_states_and_adds_up_only_events() -> None:
+    def row(hour: int, emitted: int, dropped: int = 0, **sample: Any) -> TelemetryRow:
+        return TelemetryRow(time=when(hour), emitted=emitted, dropped=dropped, **sample)
+
+    first = {"delivered": 100, "acknowledged": 9, "waiting": 30, "waiting_max": 40, "oldest_age_ms_max": 7_200_000}
+    last = {"delivered": 20, "acknowledged": 2, "waiting": 3, "waiting_max": 35, "oldest_age_ms_max": 60_000}
+    made = command_sections.telemetry_section("a", HOURLY, [row(3, 5), row(2, 200, 40, **last), row(1, 1000, **first)])
+    assert "1,205 events of commands; 40 were dropped unread." in made
+    assert "In the last sample 3 messages were unread; in the hour before it 20 events were pulled and 2 messages" in made
+    assert re.findall("<figcaption>(.*?)</figcaption>", made) == [
+        "Events of commands",
+        "Unread messages, each with many events",
+        "Age of the oldest unread message",
+    ]
+    assert "The largest is 40." in made and "The largest is 2 h." in made
+    unsampled = command_sections.telemetry_section("a", HOURLY, [row(1, 7)])
+    assert unsampled.count("<svg") == 1 and "sample" not in unsampled
+
+
 def test_every_section_without_rows_has_a_message() -> None:
     nothing = SessionsRow(time=when(1), subscribed=0, unsubscribed=0, touched=0, deleted=0, expired=0)
     for made, message in (
@@ -386,6 +406,7 @@ def test_every_section_without_rows_has_a_message() -> None:
         (command_sections.fairness_section("a", HOURLY, []), "No source had commands delivered"),
         (command_sections.skew_section("a", HOURLY, []), "No clock of a sender was measured"),
         (command_sections.limits_section("a", []), "No route of this tenant has a rate limit"),
+        (command_sections.telemetry_section("a", HOURLY, []), "No commands on this day, and no unread telemetry."),
     ):
         assert message in made
         assert "<svg" not in made

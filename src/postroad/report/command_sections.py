@@ -1,9 +1,9 @@
-"""Sections about commands: outcomes, dispatch latency, shares of sources with bans, clocks, limits. Pure."""
+"""Sections about commands: outcomes, dispatch latency, shares of sources with bans, clocks, limits, unread telemetry. Pure."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
-from postroad.client import CommandsRow, FairnessRow, LimitsRow, SkewRow
+from postroad.client import CommandsRow, FairnessRow, LimitsRow, SkewRow, TelemetryRow
 from postroad.report.charts import Axis, Frame, Series, bar_chart, line_chart
 from postroad.report.formatting import clock, duration, duration_ticks, millis, number, percent, short, whole_ticks
 from postroad.report.html import Cell, chip, details, empty, figure, grid, legend, section, table
@@ -175,3 +175,41 @@ def _limit_row(route: tuple[str, str], rows: Sequence[LimitsRow]) -> tuple[float
     used = Cell(percent(usage, 1), mark=share_bar(usage))
     sums = [count_cell(sum(getattr(row, name) for row in rows)) for name in ("used", "refused", "shadow")]
     return -usage, [" ".join(route), limit, clock(millis(fullest.time)), used, *sums]
+
+
+def telemetry_section(anchor: str, frame: Frame, rows: Sequence[TelemetryRow]) -> str:
+    """Events of commands and dropped ones are added up; what waits and its age are states, which are not."""
+    title = "Unread telemetry"
+    emitted, dropped = sum(row.emitted for row in rows), sum(row.dropped for row in rows)
+    sampled = [row for row in sorted(rows, key=lambda row: row.time) if row.waiting is not None]
+    if not emitted and not dropped and not any(row.waiting_max for row in sampled):
+        return section(anchor, title, "", empty("No commands on this day, and no unread telemetry."))
+    lead = f"{emitted:,} events of commands; {dropped:,} were dropped unread."
+    if sampled:
+        last = sampled[-1]
+        lead += f" In the last sample {number(last.waiting or 0)} messages were unread; in the hour before it"
+        lead += f" {number(last.delivered or 0)} events were pulled and {number(last.acknowledged or 0)} messages acknowledged."
+    small = frame.sized(*_SMALL)
+    figures = [
+        _events_of_commands(small, rows),
+        _largest(small, "Unread messages, each with many events", "waiting_max", sampled, _COUNTS),
+        _largest(small, "Age of the oldest unread message", "oldest_age_ms_max", sampled, _MILLISECONDS),
+    ]
+    return section(anchor, title, lead, grid([one for one in figures if one]))
+
+
+def _events_of_commands(frame: Frame, rows: Sequence[TelemetryRow]) -> str:
+    names = ("emitted", "dropped")
+    series = [Series(name, {millis(row.time): float(getattr(row, name)) for row in rows}) for name in names]
+    title = "Events of commands"
+    chart = bar_chart(frame, series, _COUNTS, title)
+    return figure(title, chart, legend(names), details("Numbers", times_table(series, number)), is_small=True)
+
+
+def _largest(frame: Frame, title: str, field: str, rows: Sequence[TelemetryRow], axis: Axis) -> str:
+    values = {millis(row.time): float(getattr(row, field)) for row in rows if getattr(row, field) is not None}
+    if not any(values.values()):
+        return ""
+    series = [Series("largest sample", values)]
+    chart = line_chart(frame, series, axis, title, f"The largest is {axis.value_format(max(values.values()))}.")
+    return figure(title, chart, fallback=details("Numbers", times_table(series, axis.value_format)), is_small=True)

@@ -9,7 +9,13 @@ from typing import Any
 from postroad.api.insights import Report
 from postroad.api.reports import reports
 from postroad.report.charts import Frame
-from postroad.report.command_sections import commands_section, fairness_section, limits_section, skew_section
+from postroad.report.command_sections import (
+    commands_section,
+    fairness_section,
+    limits_section,
+    skew_section,
+    telemetry_section,
+)
 from postroad.report.fetch import DayData, TenantData, times_of
 from postroad.report.formatting import DAY, MINUTE, number, percent, size
 from postroad.report.html import details, empty, escaped, section, table, tiles
@@ -110,6 +116,7 @@ _DRAWN: Mapping[str, _Drawn] = {  # reports with a section of their own, in the 
     "fairness": lambda anchor, data, frame, one: fairness_section(anchor, frame, one["fairness"]),
     "skew": lambda anchor, data, frame, one: skew_section(anchor, frame, one["skew"]),
     "limits": lambda anchor, data, frame, one: limits_section(anchor, one["limits"]),
+    "telemetry": lambda anchor, data, frame, one: telemetry_section(anchor, frame, one["telemetry"]),
     "usage": lambda anchor, data, frame, one: usage_section(anchor, frame, one["usage"], data.grain),
 }
 
