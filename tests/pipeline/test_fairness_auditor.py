@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import pyarrow as pa  # type: ignore[import-untyped]
 
 from postroad.api.command_limits import Fairness
 from postroad.commands.records import RouteRecord
@@ -15,6 +16,7 @@ from postroad.pipeline.fairness_auditor import GRACE, AuditorConfig, FairnessAud
 from postroad.pipeline.fairness_rules import Thresholds
 from postroad.pipeline.measures import measures
 from postroad.pipeline.messages import OutgoingMessage
+from postroad.pipeline.rollups import NO_MEASURES
 from tests.pipeline.command_samples import delivered
 from tests.pipeline.event_samples import moment
 from tests.pipeline.frames import events_table
@@ -24,7 +26,11 @@ class _Lake:
     """Has the rollups of these events."""
 
     def __init__(self, events: Iterable[Event]) -> None:
-        self._rollups = measures(events_table(events, "command_events"), "command_events")
+        self._rollups = NO_MEASURES
+        self.add(events)
+
+    def add(self, events: Iterable[Event]) -> None:
+        self._rollups = pa.concat_tables([self._rollups, measures(events_table(events, "command_events"), "command_events")])
 
     def files(self, _table: str) -> list[Any]:
         return [SimpleNamespace(last=int(moment(86_400).timestamp() * 1000))]
@@ -105,6 +111,19 @@ def test_after_a_restart_the_last_minutes_are_repeated_with_the_same_ids() -> No
     assert {one.message_id for one in again.published} < once
     assert {one.data for one in again.published} < {one.data for one in engine.published}
     assert [one.violations for one in verdicts(engine)] == [1, 2, 3, 4, 5, 6]
+
+
+def test_events_that_arrive_after_their_minute_was_audited_still_lead_to_one_verdict() -> None:
+    """As after an outage of the engine: gateways keep their events until it is back."""
+    engine = _Engine()
+    lake = _Lake(dominated(0)[:40])
+    audited = auditor(lake, engine)
+    assert audited.audit(end_of(0)) == 0
+    lake.add(dominated(0)[40:])
+    assert audited.audit(end_of(1)) == 1
+    assert audited.audit(end_of(2)) == 0
+    [found] = verdicts(engine)
+    assert (found.source, found.minute, found.routes[0].dispatched) == ("acme/shop", moment(0), 100)
 
 
 def test_the_policy_of_the_route_and_the_thresholds_apply() -> None:

@@ -1,12 +1,13 @@
 """The fairness auditor: after each closed minute, verdicts about sources that dominate routes which others use.
 
-It reads rollups only. Verdicts of the last minutes are published again after a restart; their ids, and the service, which checks
-each one against its own state, make that harmless.
+It reads rollups only. The last minutes are audited each time, because their events may arrive late, such as after an outage of
+the engine. Verdicts are published again after a restart; their ids, and the service, which checks each one against its own state,
+make that harmless.
 """
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -45,21 +46,21 @@ class FairnessAuditor:
     def __init__(self, lake: Lake, engine: Engine, config: AuditorConfig) -> None:
         self._lake, self._engine, self._config = lake, engine, config
         self._audited: datetime | None = None  # the last minute
+        self._published: set[str] = set()  # ids of the verdicts of the last minutes
 
     def audit(self, now: datetime) -> int:
-        """Publish the verdicts of minutes that were closed since the last call. All events up to `now` must be in the lake.
-        Returns the number of verdicts. Raises JetStreamError."""
+        """Once a minute, publish the verdicts of the last minutes that were not published before. All events that were stored up
+        to `now` must be in the lake. Returns the number of verdicts. Raises JetStreamError."""
         last = closed_minute(now)
         if not self._config.is_enabled or self._audited == last:
             return 0
-        since = max(
-            last - REPEATED_MINUTES * _MINUTE, self._audited + _MINUTE if self._audited else datetime.min.replace(tzinfo=UTC)
-        )
+        since = last - REPEATED_MINUTES * _MINUTE
         rollups = self._recent(last - (REPEATED_MINUTES + VIOLATION_MINUTES) * _MINUTE)
         verdicts = self._verdicts(rollups, since, last)
-        self._engine.publish(verdicts)
-        self._audited = last
-        return len(verdicts)
+        new = [one for one in verdicts if one.message_id not in self._published]
+        self._engine.publish(new)
+        self._audited, self._published = last, {one.message_id for one in verdicts}
+        return len(new)
 
     def _recent(self, since: datetime) -> Any:
         since_ms = int(since.timestamp() * 1000)
