@@ -280,13 +280,14 @@ def test_the_results_of_a_completed_batch_are_published_after_a_restart(
     assert [progress.counts.events for progress in environment.batches] == [len(events)]
 
 
-@pytest.mark.parametrize("table", ["bronze", "quarantine", "events", "sessions", "rollups"])
+@pytest.mark.parametrize("table", ["bronze", "quarantine", "events", "command_events", "commands", "sessions", "rollups"])
 def test_a_batch_that_was_interrupted_between_two_tables_is_completed(
     environment: Environment, monkeypatch: pytest.MonkeyPatch, table: str
 ) -> None:
     """The driver dies before the commit of each table in turn, then after a restart again before the next one."""
     traffic = Traffic(21)
-    events = [*traffic.jobs(30), *traffic.samples(minutes=1), *traffic.sessions(6)]
+    events: list[Event] = [*traffic.jobs(30), *traffic.samples(minutes=1), *traffic.sessions(6)]
+    events += command_traffic(21, 20, start=NOON)
     before = Traffic(22).jobs(5)
     send(environment.settings, framed(before))
     environment.pipeline().run_once()
@@ -307,8 +308,12 @@ def test_a_batch_that_was_interrupted_between_two_tables_is_completed(
     monkeypatch.undo()
     environment.pipeline().run_once()
     every = [*before, *events]
-    assert environment.event_ids() == sorted(event.event_id for event in every)
-    assert environment.rollups() == sums(measures(events_table(every)))
+    for name in ("events", "command_events", "commands"):
+        expected = sorted(event.event_id for event in every if event.table == name)
+        assert sorted(row["event_id"] for row in environment.rows(name)) == expected, name
+    silver = {name: [event for event in every if event.table == name] for name in ("events", "command_events")}
+    parts = [measures(events_table(some, name), name) for name, some in silver.items()]
+    assert environment.rollups() == sums(merge(pa.concat_tables(parts)))
     places = [(row["stream"], row["sequence"]) for row in environment.rows("bronze")]
     assert len(places) == len(set(places)) == len(framed(before)) + len(frames) + 2
     assert [row["fault"] for row in environment.rows("quarantine")] == ["not-json"]

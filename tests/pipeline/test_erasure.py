@@ -43,3 +43,21 @@ def test_rows_of_a_deleted_tenant_are_removed_once_and_those_of_others_stay(envi
     version = environment.lake.table("commands").version
     environment.pipeline().run_once()
     assert environment.lake.table("commands").version == version
+
+
+def test_frames_that_are_read_after_the_deletion_are_erased_too(environment: Environment) -> None:
+    """The audit log is ahead of a backlog of commands."""
+    events = command_traffic(42, 40, start=NOON)
+    left = sorted(row["event_id"] for row in environment.rows("commands"))
+    send(environment.settings, framed(events, size=5))
+    entry = msgspec.json.encode({"v": 1, "action": "tenant.delete", "tenant": "globex", "target": "globex"})
+    send_raw(environment.settings, [Message(b"audit.globex", b"", entry)])
+    pipeline = environment.pipeline(messages_max=3)
+    pipeline._run_due_batch()
+    pipeline._maintain()
+    while pipeline._has_backlog:
+        pipeline._run_due_batch()
+    pipeline._maintain()
+
+    left += [event.event_id for event in events if event.table == "commands" and event.tenant != "globex"]
+    assert sorted(row["event_id"] for row in environment.rows("commands")) == sorted(left)

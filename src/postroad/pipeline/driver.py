@@ -118,6 +118,7 @@ class Pipeline:
         self._replays = ReplaySelections(lake, engine)
         self._trigger = Trigger(config.period_seconds, config.quiet_seconds)
         self._maintenance_due = time.monotonic() + _MAINTENANCE_SECONDS
+        self._has_backlog = False  # the last batch did not reach the ends of the streams
         self._progress: BatchProgress | None = None  # of the last batch
         self._looked_at: datetime | None = None  # all events up to this time are in the lake
         self._fresh_until: datetime | None = None
@@ -228,7 +229,7 @@ class Pipeline:
         infos = self._engine.streams(SOURCES)
         ranges = unread(infos, self._lake.position)
         now = time.monotonic()
-        has_more = any(len(one) > self._config.messages_max for one in ranges.values())
+        has_more = self._has_backlog = any(len(one) > self._config.messages_max for one in ranges.values())
         if self._trigger.is_due({name: len(one) for name, one in ranges.items()}, now):
             result = self._run_batch(infos, ranges, looked_at, is_last=True)
             self._trigger.ran(now, is_quiet=result.is_quiet, has_more=has_more)
@@ -294,7 +295,8 @@ class Pipeline:
         if self._config.has("compact"):
             compact(self._lake, self._tables, now.date())
             drop_old_days(self._lake, self._tables, now.date())
-            erase_deleted_tenants(self._lake, now.date())
+            if not self._has_backlog:  # it may have older frames of a tenant whose deletion is in the lake already
+                erase_deleted_tenants(self._lake, now.date())
             for name in self._lake.table_names:
                 self._lake.table(name).maintain()
 
