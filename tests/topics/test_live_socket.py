@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import jwt
 import pytest
@@ -12,14 +13,16 @@ from websockets.exceptions import InvalidStatus
 
 from postroad.jetstream import shared_tail
 from postroad.kernel.errors import EngineUnavailable
-from postroad.kernel.identity import Scope
+from postroad.kernel.identity import Caller, Scope
 from postroad.kernel.matching import pattern_matches
 from postroad.topics import live_log, live_reader
+from postroad.topics.live_socket import LiveConnection
 from postroad.topics.records import TopicRecord
 from tests.gateway import Gateway, Tenant
 from tests.topics.socket_client import Socket, socket, socket_of
 from tests.topics.test_live import fill, reading
 from tests.topics.topic_samples import make_topic, publish, replay, topics_of
+from tests.virtual_time import in_virtual_time
 from tests.waiting import eventually
 
 
@@ -411,6 +414,20 @@ async def test_an_expiring_token_is_announced_and_can_be_renewed(tenant: Tenant)
         assert (await idle.closed_with())[0] == 4401, "the old token has expired"
         await publish(tenant, topic)
         assert await reader.messages(1, "a") == [1]
+
+
+@in_virtual_time
+async def test_the_end_of_a_credential_that_is_days_ahead_is_announced_a_minute_before() -> None:
+    loop, sent = asyncio.get_running_loop(), list[float]()
+    ends_at = 10 * 86_400.0
+    caller = Caller("acme", "key", frozenset({Scope.READ}), expires_at_ms=int(ends_at * 1000))
+    request: Any = SimpleNamespace(caller=caller, watch=lambda _caller: None, reauthenticate=None, request_id="r")
+    opened: Any = SimpleNamespace(send=lambda _frames: sent.append(loop.time()))
+    connection = LiveConnection(request, cast(Any, None), lambda: int(loop.time() * 1000))
+    connection.opened(opened)
+    await asyncio.sleep(ends_at)
+    assert sent == [pytest.approx(ends_at - 60, abs=1)]
+    connection.closed()
 
 
 async def test_a_narrower_token_narrows_open_subscriptions(tenant: Tenant) -> None:

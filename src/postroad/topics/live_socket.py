@@ -234,10 +234,17 @@ class LiveConnection:
         watch = self._watch = self._watch_of(self.caller)
         if watch is not None:
             watch.ended.add_done_callback(self._credential_ended)
-        if self.caller.expires_at_ms is not None:
-            seconds = (self.caller.expires_at_ms - _EXPIRING_MS - self._clock()) / 1000
-            delay = max(0.0, min(seconds, _DELAY_SECONDS_MAX))
-            self._expiring = asyncio.get_running_loop().call_later(delay, self._announce_expiry)
+        self._await_expiry()
+
+    def _await_expiry(self) -> None:
+        """Announce the end of the credential a minute before. A timer takes a day at most: then the clock is read again."""
+        if self.caller.expires_at_ms is None:
+            return
+        seconds = (self.caller.expires_at_ms - _EXPIRING_MS - self._clock()) / 1000
+        is_last = seconds <= _DELAY_SECONDS_MAX
+        delay = max(0.0, seconds) if is_last else _DELAY_SECONDS_MAX
+        then = self._announce_expiry if is_last else self._await_expiry
+        self._expiring = asyncio.get_running_loop().call_later(delay, then)
 
     def _unwatch(self) -> None:
         if self._watch is not None:
