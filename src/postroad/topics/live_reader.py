@@ -5,7 +5,7 @@ group, and costs one write for the new messages of a group, whatever their numbe
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from enum import StrEnum
 from typing import Protocol
 
@@ -101,6 +101,7 @@ class _Group:
         self._count = 0  # messages in them
         self._collected = self.position  # up to here, the newest messages are in `_latest`
         self._latest: dict[str, LiveMessage] = {}
+        self._ahead: dict[LiveReader, int] = {}  # readers that have what is in `_latest` up to this sequence already
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -108,15 +109,26 @@ class _Group:
         """True while it writes to its readers, which then differ in what they have received."""
         return bool(self._pending)
 
-    def add(self, reader: "LiveReader") -> None:
-        """Add a reader that has received everything up to `position`. The group must not be busy."""
+    def takes(self, position: int) -> bool:
+        """True if a reader that has received everything up to this sequence can join now."""
+        return not self._pending and position == (self._collected if self.selection.latest_ms else self.position)
+
+    def add(self, reader: "LiveReader", position: int) -> None:
+        """Add a reader that has received everything up to this sequence, which the group `takes`."""
         self.readers[reader] = None
+        if position > self.position:
+            self._ahead[reader] = position
+
+    def position_of(self, reader: "LiveReader") -> int:
+        """Everything up to this sequence was sent to the reader."""
+        return self._ahead.get(reader) or (self._previous if reader in self._pending else self.position)
 
     def remove(self, reader: "LiveReader") -> int:
         """Remove a reader, and return its position."""
-        position = self._previous if reader in self._pending else self.position
+        position = self.position_of(reader)
         self.readers.pop(reader, None)
         self._pending.pop(reader, None)
+        self._ahead.pop(reader, None)
         if not self.readers:
             self.topic.drop(self)
             if self._timer is not None:
@@ -131,10 +143,9 @@ class _Group:
             self._pass_on()
 
     def flush(self) -> None:
-        """Pass everything on that the tail has. The group must not be busy."""
+        """Take everything that the tail has, and pass it on unless an interval has to end first. The group must not be busy."""
         if self.selection.latest_ms:
             self._collect()
-            self._pass_latest()
         else:
             self._pass_on()
 
@@ -148,7 +159,8 @@ class _Group:
         frames, count, position = new_frames(self.topic.record, self.selection, self.form, tail, self.position)
         self._begin(frames, count, position)
 
-    def _begin(self, frames: list[bytes], count: int, position: int) -> None:
+    def _begin(self, frames: list[bytes], count: int, position: int, without: "Container[LiveReader]" = ()) -> None:
+        """Send the frames to the readers, but not to those that have them already."""
         self._previous, self.position = self.position, position
         if not frames and position - self._announced >= _SILENT_MAX:
             frames = [self.form.position(self.topic.record, position)]
@@ -156,7 +168,7 @@ class _Group:
             return
         self._announced = position
         self._frames, self._count = frames[0] if len(frames) == 1 else b"".join(frames), count
-        self._pending = dict(self.readers)
+        self._pending = {reader: None for reader in self.readers if reader not in without} if without else dict(self.readers)
         self._send_slice()
 
     def _send_slice(self) -> None:
@@ -212,8 +224,22 @@ class _Group:
 
     def _pass_latest(self) -> None:
         messages, self._latest = list(self._latest.values()), {}
-        if self._collected > self.position:
-            self._begin([one.frame(self.form) for one in messages], len(messages), self._collected)
+        if self._collected <= self.position:
+            return
+        for reader, position in tuple(self._ahead.items()):
+            self._pass_newer(reader, [one for one in messages if one.sequence > position])
+        ahead, self._ahead = self._ahead, {}
+        self._begin([one.frame(self.form) for one in messages], len(messages), self._collected, ahead)
+
+    def _pass_newer(self, reader: "LiveReader", messages: "list[LiveMessage]") -> None:
+        """Send a reader that joined during the interval what it does not have."""
+        if not messages:
+            return
+        if reader.sink.is_paused:
+            reader.fall_behind()
+            return
+        reader.sink.send(b"".join([one.frame(self.form) for one in messages]))
+        metrics.live_messages.add(self.topic.record.tenant, len(messages))
 
 
 class LiveReader:
@@ -259,9 +285,7 @@ class LiveReader:
     @property
     def position(self) -> int:
         """Everything up to this sequence was sent."""
-        if self._group is None:
-            return self._position
-        return self._group._previous if self in self._group._pending else self._group.position
+        return self._position if self._group is None else self._group.position_of(self)
 
     def start(self) -> None:
         record = self.topic.record
@@ -364,7 +388,7 @@ class LiveReader:
         group = self.topic.group(self.selection, self.form)
         if not group.is_busy:
             group.flush()
-        if group.is_busy or group.position != self._position:
+        if not group.takes(self._position):
             if not group.readers:
                 self.topic.drop(group)
             return False
@@ -372,7 +396,7 @@ class LiveReader:
             self._is_ready = True
             self.sink.send(ready_frame(self.form, self.topic.record, self._position))
         self._group = group
-        group.add(self)
+        group.add(self, self._position)
         return True
 
 
