@@ -1,5 +1,9 @@
 """A subscription in the process that delivers it: the breaker's probe, and subscriptions that wait for a slot."""
 
+import asyncio
+from functools import partial
+from typing import Any
+
 from postroad.kernel.circuit_breaker import BreakerState
 from postroad.kernel.token_bucket import TokenBucket
 from postroad.subscriptions.delivery_cursor import CursorState, DeliveryCursor
@@ -9,16 +13,17 @@ from postroad.subscriptions.push_client import AttemptResult
 from postroad.subscriptions.records import LIVE_CURSOR, ReplayRange
 from postroad.subscriptions.scheduler import Scheduler
 from tests.subscriptions.simulation import new_record
+from tests.waiting import eventually
 
 FAILED = AttemptResult(Outcome.TRANSIENT, 1, 500)
 REFUSED = AttemptResult(Outcome.REFUSED, 1, 400)
 
 
-def _owned(open_count: int) -> OwnedSubscription:
+def _owned(open_count: int, **changes: Any) -> OwnedSubscription:
     cursor = DeliveryCursor(CursorState(read_to=0))
     for sequence in range(1, open_count + 1):
         cursor.open(sequence)
-    return OwnedSubscription(new_record(max_in_flight=8), {LIVE_CURSOR: OwnedCursor(LIVE_CURSOR, cursor)})
+    return OwnedSubscription(new_record(max_in_flight=8, **changes), {LIVE_CURSOR: OwnedCursor(LIVE_CURSOR, cursor)})
 
 
 def test_the_probe_of_a_half_open_breaker_is_made_alone() -> None:
@@ -108,3 +113,21 @@ async def test_a_subscription_waits_once_for_the_slots_of_its_tenant() -> None:
         scheduler._pump()
     assert [list(waiting) for waiting in scheduler._deferred.values()] == [[owned.record.id]]
     scheduler.remove(owned.record.id)
+
+
+async def test_a_tenant_without_attempts_starts_one_however_many_tenants_have_some() -> None:
+    """It is not left waiting while a slot is free: no attempt of its own would end and wake it."""
+    started: list[str] = []
+    hold = asyncio.Event()
+
+    async def attempt(owned: OwnedSubscription, _started: Started) -> None:
+        started.append(owned.record.tenant)
+        await hold.wait()
+
+    scheduler = Scheduler(attempt, lambda: 0, slots=3, is_served=lambda _tenant: True)
+    for tenant in ("acme", "globex", "initech"):
+        scheduler.add(_owned(5, id=f"sub-of-{tenant}", tenant=tenant))
+        await eventually(partial(started.__contains__, tenant))
+    assert sorted(started) == ["acme", "globex", "initech"]
+    hold.set()
+    await scheduler.stop()

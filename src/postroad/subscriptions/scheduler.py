@@ -131,8 +131,9 @@ class Scheduler:
             del self._deferred[tenant]
 
     def _may_start(self, tenant: str) -> bool:
+        """A tenant that has none in flight may start one in any case: no end of an attempt of its own would wake it later."""
         others = len(self._in_flight) - (tenant in self._in_flight)
-        return self._in_flight[tenant] < self._slots // (others + 2)
+        return self._in_flight[tenant] < max(1, self._slots // (others + 2))
 
     def _wake_at(self, subscription: str, at_ms: int) -> None:
         if self._timer_of.get(subscription) != at_ms:
