@@ -1,5 +1,7 @@
 """The token bucket."""
 
+from bisect import bisect_left
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,3 +40,26 @@ def test_no_more_than_burst_and_rate_are_admitted(rate: int, pauses: list[float]
         now += pause
         admitted += bucket.take(now) == 0.0
     assert admitted <= bucket.burst + rate * now + 1e-6
+
+
+@given(st.integers(1, 5_000), st.lists(st.integers(1, 400), max_size=300))
+def test_in_any_second_at_most_so_many_are_admitted(limit: int, pauses_ms: list[int]) -> None:
+    bucket, now_ms, admitted = TokenBucket.at_most(limit, 0.0), 0, list[int]()
+    for pause_ms in pauses_ms:
+        now_ms += pause_ms
+        while len(admitted) < 20_000 and bucket.take(now_ms / 1000) == 0.0:
+            admitted.append(now_ms)
+    in_a_second = 0
+    for first, at_ms in enumerate(admitted):
+        in_a_second = max(in_a_second, bisect_left(admitted, at_ms + 1000) - first)
+    assert in_a_second <= limit
+
+
+@pytest.mark.parametrize("limit", [10, 100, 1_000, 5_000])
+def test_what_late_timers_miss_is_caught_up_on(limit: int) -> None:
+    bucket, now_ms, admitted = TokenBucket.at_most(limit, 0.0), 0, 0
+    while now_ms < 10_000:
+        while (wait := bucket.take(now_ms / 1000)) == 0.0:
+            admitted += 1
+        now_ms += max(1, round(wait * 1000)) + 3
+    assert 0.95 * 10 * limit <= admitted <= 10 * limit + 1

@@ -100,6 +100,19 @@ def test_a_replay_that_waits_for_its_rate_costs_the_live_delivery_nothing() -> N
     assert _started(owned, 500) == LIVE_CURSOR
 
 
+def test_a_high_rate_is_reached_although_timers_are_late() -> None:
+    owned = _owned(1000, max_per_second=1000)
+    now_ms = started = 0
+    while now_ms < 900:
+        found = owned.start(now_ms)
+        if isinstance(found, Started):
+            owned.in_flight, started = 0, started + 1
+        else:
+            assert found is not None
+            now_ms = found + 3
+    assert 0.95 * 900 <= started <= 940
+
+
 async def test_a_subscription_waits_once_for_the_slots_of_its_tenant() -> None:
     async def attempt(_owned: OwnedSubscription, _started: Started) -> None:
         """Not called in this test."""

@@ -92,8 +92,10 @@ class OwnedSubscription:
         before, self.record = self.record, record
         self.filters = message_filters(record)
         self.window.maximum = record.max_in_flight
-        if record.max_per_second != (self.rate.rate if self.rate else None):
-            self.rate = TokenBucket(record.max_per_second, 0.0, burst=1) if record.max_per_second else None
+        if record.max_per_second is None:
+            self.rate = None
+        elif self.rate is None or record.max_per_second != before.max_per_second:
+            self.rate = TokenBucket.at_most(record.max_per_second, 0.0)
         if record.url != before.url or (record.is_active and not before.is_active):
             self.breaker = CircuitBreaker(BREAKER_FAILURES, BREAKER_OPEN_MS, BREAKER_OPEN_MS_MAX)
             self.paused_until_ms, self.last_error, self.is_failing = 0, None, False

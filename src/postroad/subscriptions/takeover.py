@@ -48,7 +48,7 @@ class Takeover:
         record, name = owned.record, replay.cursor
         stored = await self._progress.load(record, name)
         state = stored.record.cursor if stored.record is not None else CursorState(read_to=replay.first - 1)
-        rate = TokenBucket(replay.rate_per_second, self._clock() / 1000, burst=1)
+        rate = TokenBucket.at_most(replay.rate_per_second, self._clock() / 1000)
         one = OwnedCursor(name, _cursor(record, state), stored.revision, replay=replay, rate=rate)
         await self._reader.set_keys(owned, one, topic)
         owned.cursors[name] = one
