@@ -59,6 +59,8 @@ def test_a_longer_retry_after_delays_the_whole_subscription() -> None:
     assert (short.delay_ms, short.pause_ms) == (8000, 3000)
     long = decide(Outcome.TRANSIENT, 1, cause="429", max_deliver=20, retry_after_ms=90_000)
     assert (long.delay_ms, long.pause_ms) == (90_000, 90_000)
+    last = decide(Outcome.TRANSIENT, 20, cause="HTTP 429", max_deliver=20, retry_after_ms=90_000)
+    assert (last.step, last.pause_ms) == (Step.DEAD_LETTER, 90_000)
     endless = decide(Outcome.TRANSIENT, 1, cause="429", max_deliver=20, retry_after_ms=10**9)
     assert endless.delay_ms == RETRY_AFTER_MS_MAX
 

@@ -398,6 +398,50 @@ async def test_a_redrive_waits_while_the_endpoint_asked_for_a_pause(
     await eventually(lambda: sorted(receiver.sequences) == [1, 1, 2, 2])
 
 
+async def test_a_redrive_shows_its_attempts_and_keeps_to_the_pause_that_it_is_asked_for(
+    tenant: Tenant, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receiver.answer = lambda _got: 400
+    topic = TopicClient(tenant)
+    await topic.create()
+    made = await topic.subscribe(receiver.url, maxInFlight=1)
+    await topic.publish_many(2)
+    await _dead_letters(topic, made, 2)
+    waits: list[float] = []
+    sleep = TaskContext.sleep
+
+    async def sleep_counted(task: TaskContext, seconds: float) -> None:
+        waits.append(seconds)
+        await sleep(task, seconds)
+
+    monkeypatch.setattr(TaskContext, "sleep", sleep_counted)
+    receiver.answer = lambda _got: (429, {"Retry-After": "120"}, b"later")
+    task = (await tenant.client.post(f"/v1/subscriptions/{made['id']}/dlq/redrive", {})).ok(202)["task"]
+    await eventually(lambda: 120.0 in waits)
+    (await tenant.client.delete(f"/v1/tasks/{task['id']}")).ok(202)
+    [last] = [one for one in await topic.attempts(made) if one["attempt"] == 2]
+    assert (last["sequence"], last["status"], last["outcome"], last["response"]) == (1, 429, "transient", "later")
+    assert len(receiver.received) == 3
+
+
+async def test_a_redrive_to_an_endpoint_that_is_gone_disables_the_subscription(tenant: Tenant, receiver: Receiver) -> None:
+    receiver.answer = lambda _got: 400
+    topic = TopicClient(tenant)
+    await topic.create()
+    made = await topic.subscribe(receiver.url, maxInFlight=1)
+    await topic.publish_many(2)
+    await _dead_letters(topic, made, 2)
+    receiver.answer = lambda _got: 410
+    task = (await tenant.client.post(f"/v1/subscriptions/{made['id']}/dlq/redrive", {})).ok(202)["task"]
+
+    async def is_disabled() -> bool:
+        return bool((await topic.show(made))["state"] == "disabled")
+
+    await eventually(is_disabled)
+    (await tenant.client.delete(f"/v1/tasks/{task['id']}")).ok(202)
+    assert len(receiver.received) == 3 and len(await topic.dead(made)) == 2, "the others wait until it is resumed"
+
+
 async def test_a_replay_delivers_a_range_again(tenant: Tenant, receiver: Receiver) -> None:
     topic = TopicClient(tenant)
     await topic.create()

@@ -168,6 +168,25 @@ def test_the_next_owner_keeps_the_pause_that_the_endpoint_asked_for(engine: Engi
     engine.loop.run(work())
 
 
+def test_the_endpoint_gets_its_pause_also_after_the_last_attempt_of_a_message(engine: Engine) -> None:
+    async def work() -> None:
+        engine.change(max_deliver=1)
+        engine.on_request = lambda request: request.respond(Outcome.TRANSIENT, 429, retry_after_ms=600_000)
+        process = engine.start().begin()
+        engine.publish("key.a")
+        await engine.run_for(5)
+        assert engine.dead == {1}
+        attempted = _attempts_of(engine, process)
+        engine.publish("key.b")
+        await engine.run_for(500)
+        assert not attempted
+        await engine.run_for(120)
+        assert attempted == [2]
+        await process.stop()
+
+    engine.loop.run(work())
+
+
 def test_the_next_owner_keeps_the_breaker(engine: Engine) -> None:
     async def work() -> None:
         engine.change(max_deliver=100)

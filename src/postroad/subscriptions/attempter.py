@@ -115,6 +115,18 @@ class Attempter:
             return form.queue_message(record, message, self._clock())
         return queue_message(record, message.stored, self._clock())
 
+    async def attempt_again(self, record: SubscriptionRecord, message: OutgoingMessage, attempt: int) -> AttemptResult:
+        """One attempt for a dead letter. It is counted and logged like others, and does not change what the owner of the
+        subscription knows: its progress and its breaker. Raises PostroadError."""
+        result = await self.send(record, message, attempt)
+        now_ms, is_delivered = self._clock(), result.outcome is Outcome.DELIVERED
+        _counter(record.delivery_type, result.outcome).inc()
+        if is_delivered:
+            metrics.delivered.add(record.tenant)
+        if not is_delivered or self._attempts.takes_success(record, now_ms - result.duration_ms):
+            self._log(record, message.stored, attempt, result, now_ms)
+        return result
+
     async def attempt(self, owned: OwnedSubscription, started: Started, message: OutgoingMessage) -> Decision:
         """Send and apply the result. A dead letter is durable before its message is settled. Raises EngineUnavailable."""
         record, cursor = owned.record, started.cursor.cursor
@@ -146,10 +158,11 @@ class Attempter:
         self._record_health(owned, result)
         if is_live and owned.loops.add(message.stored, started_ms, now_ms):
             self._record_loop(record, message.stored)
+        if decision.pause_ms:
+            owned.paused_until_ms = max(owned.paused_until_ms, now_ms + decision.pause_ms)
         if decision.step is Step.DEAD_LETTER:
             await self._dead_letter(record, message, decision.reason, started.attempt, now_ms)
         if decision.step is Step.RETRY:
-            owned.paused_until_ms = max(owned.paused_until_ms, now_ms + decision.pause_ms if decision.pause_ms else 0)
             cursor.retry(started.sequence, now_ms + decision.delay_ms)
         elif decision.step is Step.DISABLE:
             cursor.release(started.sequence)
@@ -160,7 +173,8 @@ class Attempter:
             metrics.latency.observe(max(0, now_ms - message.stored.at_ms) / 1000)
             if not self._attempts.takes_success(record, now_ms - result.duration_ms):
                 return decision
-        self._log(record, message.stored, started.attempt, result, decision, now_ms)
+        next_ms = now_ms + decision.delay_ms if decision.step is Step.RETRY else None
+        self._log(record, message.stored, started.attempt, result, now_ms, next_ms)
         return decision
 
     async def _dead_letter(
@@ -230,9 +244,10 @@ class Attempter:
         message: StoredTopicMessage,
         attempt: int,
         result: AttemptResult,
-        decision: Decision,
         now_ms: int,
+        next_ms: int | None = None,
     ) -> None:
+        """Keep the attempt. `next_ms` is the time of the one that follows."""
         self._attempts.add(
             record,
             AttemptRecord(
@@ -245,6 +260,6 @@ class Attempter:
                 status=result.status,
                 error=result.error,
                 body=result.response_body if result.outcome is not Outcome.DELIVERED else None,
-                next=now_ms + decision.delay_ms if decision.step is Step.RETRY else None,
+                next=next_ms,
             ),
         )

@@ -111,7 +111,16 @@ class SubscriptionsCapability(Capability):
             clock,
         )
         self._redriver = SubscriptionRedriver(
-            connection, self.table, self.service, self._dead_letters, self._attempter, self._progress, platform.tasks, clock
+            connection,
+            self.table,
+            self.service,
+            self._dead_letters,
+            self._attempter,
+            self._attempts,
+            self._progress,
+            platform.tasks,
+            clock,
+            disable=self.service.disable,
         )
         self.dispatcher = self._new_dispatcher(chosen)
         topics.lifecycle.add_dependent(Dependent("subscriptions", self.service.count_of, self.service.remove_of))

@@ -75,10 +75,10 @@ def decide(
         return Decision(Step.DISABLE, reason=cause)
     if outcome is Outcome.REFUSED:
         return Decision(Step.DEAD_LETTER, reason=cause)
-    if attempt >= max_deliver:
-        return Decision(Step.DEAD_LETTER, reason=f"{cause}, after {attempt} attempts")
-    delay = retry_delays_ms[min(attempt, len(retry_delays_ms)) - 1]
     pause = min(retry_after_ms or 0, RETRY_AFTER_MS_MAX)
+    if attempt >= max_deliver:
+        return Decision(Step.DEAD_LETTER, pause_ms=pause, reason=f"{cause}, after {attempt} attempts")
+    delay = retry_delays_ms[min(attempt, len(retry_delays_ms)) - 1]
     return Decision(Step.RETRY, max(delay, pause), pause)
 
 

@@ -1,10 +1,12 @@
 """Redrive: a task that tries to deliver dead letters once more. Those that are delivered are removed, the others stay.
 
 The limits of the subscription hold: `maxInFlight`, `maxPerSecond`, `ordering`, and its pauses. The live delivery goes on beside
-it, so both together may reach twice the limits.
+it, so both together may reach twice the limits. A pause that the endpoint asks for in a response is kept, and 410 disables the
+subscription, as in the live delivery.
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
@@ -17,11 +19,13 @@ from postroad.kernel.clock import Clock
 from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import PreconditionFailed
 from postroad.kernel.names import dead_stream
+from postroad.subscriptions.attempt_log import AttemptLog
 from postroad.subscriptions.attempter import Attempter
 from postroad.subscriptions.dead_letters import FoundDeadLetter, SubscriptionDeadLetterStore
-from postroad.subscriptions.endpoint_rules import Outcome
+from postroad.subscriptions.endpoint_rules import RETRY_AFTER_MS_MAX, Outcome
 from postroad.subscriptions.outgoing import OutgoingMessage
 from postroad.subscriptions.progress_store import ProgressStore
+from postroad.subscriptions.push_client import AttemptResult
 from postroad.subscriptions.records import SubscriptionRecord, record_key
 from postroad.subscriptions.service import Subscriptions
 from postroad.tasks.rules import TaskRecord
@@ -40,13 +44,16 @@ class SubscriptionRedriver:
         subscriptions: Subscriptions,
         dead_letters: SubscriptionDeadLetterStore,
         attempter: Attempter,
+        attempts: AttemptLog,
         progress: ProgressStore,
         tasks: Tasks,
         clock: Clock,
+        *,
+        disable: Callable[[SubscriptionRecord, str], Awaitable[None]],
     ) -> None:
         self._connection, self._table, self._subscriptions = connection, table, subscriptions
-        self._dead_letters, self._attempter, self._progress = dead_letters, attempter, progress
-        self._tasks, self._clock = tasks, clock
+        self._dead_letters, self._attempter, self._attempts = dead_letters, attempter, attempts
+        self._progress, self._tasks, self._clock, self._disable = progress, tasks, clock, disable
 
     async def start(
         self, context: RequestContext, subscription: str, request: SubscriptionRedriveRequest
@@ -88,8 +95,9 @@ class SubscriptionRedriver:
             size = min(_CHUNK_SIZE, rate, in_flight, left or _CHUNK_SIZE)
             scan = await self._dead_letters.scan(record, request.filter, size, position)
             chunk = [one for one in scan.found if one.position <= last]
-            outcomes = await asyncio.gather(*(self._deliver(record, one) for one in chunk))
-            delivered = sum(outcomes)
+            results = await asyncio.gather(*(self._deliver(record, one) for one in chunk))
+            await self._attempts.flush()
+            delivered = sum(one.is_delivered for one in results)
             progress = Progress(
                 total=progress.total,
                 scanned=progress.scanned + scan.scanned,
@@ -99,7 +107,7 @@ class SubscriptionRedriver:
             )
             position = last + 1 if scan.next_position is None else scan.next_position
             await task.save(position, progress, last)
-            await task.sleep(len(chunk) / rate)
+            await task.sleep(max(len(chunk) / rate, _pause_seconds(results)))
 
     async def _deliverable(self, task: TaskContext) -> SubscriptionRecord | None:
         """The subscription, once it delivers: neither paused nor disabled, nor held up by its breaker or a Retry-After. None if
@@ -114,12 +122,19 @@ class SubscriptionRedriver:
                     return record
             await task.sleep(_PAUSE_SECONDS)
 
-    async def _deliver(self, record: SubscriptionRecord, found: FoundDeadLetter) -> bool:
+    async def _deliver(self, record: SubscriptionRecord, found: FoundDeadLetter) -> AttemptResult:
         """One attempt. A dead letter that fails again is stored with the new reason."""
         letter = found.letter
-        result = await self._attempter.send(record, OutgoingMessage(letter.message), letter.attempts + 1)
-        if result.outcome is Outcome.DELIVERED:
+        result = await self._attempter.attempt_again(record, OutgoingMessage(letter.message), letter.attempts + 1)
+        if result.is_delivered:
             await self._dead_letters.remove(record, found.position)
-            return True
+            return result
         await self._dead_letters.store(record, letter.message, result.cause, letter.attempts + 1, self._clock())
-        return False
+        if result.outcome is Outcome.GONE:
+            await self._disable(record, result.cause)
+        return result
+
+
+def _pause_seconds(results: Sequence[AttemptResult]) -> float:
+    """The longest pause that a response asks for."""
+    return min(max((one.retry_after_ms or 0 for one in results), default=0), RETRY_AFTER_MS_MAX) / 1000
