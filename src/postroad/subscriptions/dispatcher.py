@@ -80,7 +80,6 @@ class Dispatcher:
         self._retrying = 0  # of these, those that failed and wait
         self._reading: set[asyncio.Task[None]] = set()
         self._dirty: set[str] = set()
-        self._sampled: dict[str, tuple[int, int]] = {}
         self._changed: set[str] | None = set()  # keys to reconcile; None: all
         self._wake = asyncio.Event()
         table.on_change(lambda key, _record: self._reconcile_soon(key))
@@ -188,8 +187,9 @@ class Dispatcher:
 
     async def _take(self, key: str, record: SubscriptionRecord, topic: TopicRecord, members: frozenset[str]) -> None:
         owned = await self._takeover.take(record, topic, members)
+        owned.key = key  # the text that the table has, too
+        owned.take_sample()
         self._owned[key] = owned
-        self._sampled[key] = (owned.delivered_count, owned.failed_count)
         self._scheduler.add(owned)
         self._attach(owned, topic)
 
@@ -243,7 +243,6 @@ class Dispatcher:
     def _forget(self, key: str, owned: OwnedSubscription) -> None:
         self._owned.pop(key, None)
         self._dirty.discard(key)
-        self._sampled.pop(key, None)
         self._attempts.forget(owned.record)
 
     async def _release_all(self) -> None:
@@ -392,11 +391,10 @@ class Dispatcher:
     async def _sample_loop(self) -> None:
         while True:
             await asyncio.sleep(_SAMPLE_SECONDS)
-            for key, owned in self._owned.items():
-                counts = (owned.delivered_count, owned.failed_count)
-                before, self._sampled[key] = self._sampled.get(key, counts), counts
-                if counts != before:
-                    self._record_sample(owned, counts[0] - before[0], counts[1] - before[1])
+            for owned in self._owned.values():
+                delivered, failed = owned.take_sample()
+                if delivered or failed:
+                    self._record_sample(owned, delivered, failed)
 
     def _record_sample(self, owned: OwnedSubscription, delivered: int, failed: int) -> None:
         record = owned.record

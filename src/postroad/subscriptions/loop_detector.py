@@ -27,13 +27,15 @@ class LoopDetector:
 
     def __init__(self) -> None:
         self.suspected: str | None = None
-        self._keys: dict[str, _Key] = {}  # the oldest first
+        self._keys: dict[str, _Key] | None = None  # the oldest first; None before the first change of a bucket
 
     def add(self, message: StoredTopicMessage, started_ms: int, ended_ms: int) -> bool:
         """Count a delivery; return whether it raises the suspicion. Messages that are no changes of a bucket do not count."""
         changed_at = message.headers.get(rules.CHANGED_AT, "")
         if not changed_at.isdecimal() or len(changed_at) > 15:
             return False
+        if self._keys is None:
+            self._keys = {}
         key = self._keys.pop(message.subject, None)
         is_response = key is not None and key.started_ms <= int(changed_at) <= key.ended_ms
         repeats = key.repeats + 1 if key is not None and is_response else 0

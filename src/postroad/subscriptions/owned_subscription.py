@@ -75,6 +75,8 @@ class OwnedSubscription:
     window: ConcurrencyWindow = field(init=False)
     rate: TokenBucket | None = None
     turns: int = 0  # attempts that were started
+    sampled_delivered: int = 0
+    sampled_failed: int = 0
     loops: LoopDetector = field(default_factory=LoopDetector)
     _recent: list[tuple[int, int, int]] = field(default_factory=list)  # start of the bucket, successes, failures
 
@@ -175,6 +177,12 @@ class OwnedSubscription:
         self._recent[-1] = (at, successes + is_success, failures + (not is_success))
         while self._recent and self._recent[0][0] < now_ms - _RECENT_MS:
             del self._recent[0]
+
+    def take_sample(self) -> tuple[int, int]:
+        """The deliveries and failed attempts since the last call."""
+        sample = self.delivered_count - self.sampled_delivered, self.failed_count - self.sampled_failed
+        self.sampled_delivered, self.sampled_failed = self.delivered_count, self.failed_count
+        return sample
 
     # State
 

@@ -1,10 +1,12 @@
 """Stored formats of subscriptions: the subscription, its progress, attempts. Pure."""
 
+import sys
 from typing import Any
 
 import msgspec
 
 from postroad.api.subscriptions import (
+    RETRY_DELAYS_MS,
     DeliveryType,
     Ordering,
     PushFormat,
@@ -50,6 +52,7 @@ class StoredRewind(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     until_ms: int | None = None
 
 
+_SHARED_TEXTS = ("tenant", "topic", "topic_incarnation", "start", "ordering_key", "cursor")
 LIVE_TYPES = (DeliveryType.SSE, DeliveryType.WEBSOCKET)
 
 
@@ -101,6 +104,13 @@ class SubscriptionRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=Tr
     rewind: StoredRewind | None = None
     created_at_ms: int
     updated_at_ms: int
+
+    def __post_init__(self) -> None:
+        """Share what many subscriptions have in common. Every process keeps all records, and each is decoded by itself."""
+        for name in _SHARED_TEXTS:
+            msgspec.structs.force_setattr(self, name, sys.intern(getattr(self, name)))
+        if self.retry_delays_ms == RETRY_DELAYS_MS:
+            msgspec.structs.force_setattr(self, "retry_delays_ms", RETRY_DELAYS_MS)
 
     @property
     def key(self) -> str:

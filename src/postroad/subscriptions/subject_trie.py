@@ -4,15 +4,38 @@ The cost of a match grows with the tokens of the subject and with the matching p
 """
 
 from collections.abc import Iterable
+from typing import Any
+
+_EMPTY: dict[str, Any] = {}  # of all nodes that have no other; never changed
 
 
 class _Node:
     __slots__ = ("children", "ids", "rest_ids")
 
     def __init__(self) -> None:
-        self.children: dict[str, _Node] = {}  # by token; "*" is a wildcard
-        self.ids: dict[str, None] = {}  # patterns that end here; an empty set is three times as large
-        self.rest_ids: dict[str, None] = {}  # patterns that continue with ">"
+        self.children: dict[str, _Node] = _EMPTY  # by token; "*" is a wildcard
+        self.ids: dict[str, None] = _EMPTY  # patterns that end here; a set is three times as large
+        self.rest_ids: dict[str, None] = _EMPTY  # patterns that continue with ">"
+
+    def child(self, token: str) -> "_Node":
+        """The child of this token, which is added if it is missing."""
+        found = self.children.get(token)
+        if found is None:
+            found = _Node()
+            if self.children is _EMPTY:
+                self.children = {}
+            self.children[token] = found
+        return found
+
+    def add_id(self, subscription: str) -> None:
+        if self.ids is _EMPTY:
+            self.ids = {}
+        self.ids[subscription] = None
+
+    def add_rest_id(self, subscription: str) -> None:
+        if self.rest_ids is _EMPTY:
+            self.rest_ids = {}
+        self.rest_ids[subscription] = None
 
     @property
     def is_empty(self) -> bool:
@@ -29,11 +52,11 @@ class SubjectTrie:
         node = self._root
         tokens = pattern.split(".")
         for token in tokens[:-1] if tokens[-1] == ">" else tokens:
-            child = node.children.get(token)
-            if child is None:
-                child = node.children[token] = _Node()
-            node = child
-        (node.rest_ids if tokens[-1] == ">" else node.ids)[subscription] = None
+            node = node.child(token)
+        if tokens[-1] == ">":
+            node.add_rest_id(subscription)
+        else:
+            node.add_id(subscription)
 
     def remove(self, pattern: str, subscription: str) -> None:
         """Remove a pattern of an id, and the branch that it leaves empty. A missing one is ignored."""
