@@ -7,6 +7,8 @@ from functools import partial
 
 import pytest
 
+from postroad.http.request import Scope
+from postroad.http.request_cycle import RequestCycle
 from postroad.jetstream.connection import Connection
 from postroad.streams import content, live_follower
 from tests.access.control import KEYS
@@ -47,6 +49,39 @@ async def test_each_message_is_encoded_once_for_all_readers(
         await asyncio.gather(*[seen.count(one, 50) for seen, one in pairs])
         assert framed == 50
         assert all(seen.data == [str(number) for number in range(50)] for seen in everyone)
+
+
+@pytest.mark.parametrize("is_writable", [True, False])
+async def test_a_message_for_readers_that_wait_is_written_without_their_tasks_unless_a_client_does_not_read(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch, is_writable: bool
+) -> None:
+    written, sent = list[bytes](), list[bytes]()
+    write_chunk, send = RequestCycle.write_chunk, RequestCycle.send
+
+    def counted_write(self: RequestCycle, chunk: bytes) -> bool:
+        written.append(chunk)
+        return is_writable and write_chunk(self, chunk)
+
+    async def counted_send(self: RequestCycle, message: Scope) -> None:
+        if b"event: data" in message.get("body", b""):
+            sent.append(message["body"])
+        await send(self, message)
+
+    monkeypatch.setattr(RequestCycle, "write_chunk", counted_write)
+    monkeypatch.setattr(RequestCycle, "send", counted_send)
+    await stream.create()
+    async with stream.events("now") as one, stream.events("now") as other:
+        seen = [(Seen(), one), (Seen(), other)]
+        for those, reader in seen:
+            await those.up_to_date(reader)
+        for number in range(20):
+            await stream.append(b"%d" % number)
+            for those, reader in seen:
+                await those.count(reader, number + 1)
+        assert all(those.data == [str(number) for number in range(20)] for those, _ in seen)
+    data = b"".join(sent if not is_writable else written)
+    assert data.count(b"event: data") == 40
+    assert bool(sent) is not is_writable
 
 
 def subscriptions_of(connection: Connection, tenant: str) -> int:
@@ -117,7 +152,17 @@ async def test_an_event_stream_ends_after_the_maximum_duration(
                 assert time.monotonic() - began_at > 0.2
         async with stream.events(seen.offset) as reader:
             await seen.up_to_date(reader)
-        assert "".join(seen.data) == (await stream.read()).body.decode()
+        assert "".join(seen.data) == await everything_in(stream)
+
+
+async def everything_in(stream: Stream) -> str:
+    """The stream, which may be longer than one response."""
+    found, offset = "", "-1"
+    while True:
+        page = await stream.read(f"?offset={offset}")
+        found, offset = found + page.body.decode(), page.headers["stream-next-offset"]
+        if page.headers.get("stream-up-to-date") == "true":
+            return found
 
 
 # Slow readers, lost connections, revoked keys

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from postroad.streams import reading
-from postroad.streams.live_reads import LiveOptions, LiveReads
+from postroad.streams.live_reads import DirectWrites, LiveOptions, LiveReads
 from postroad.streams.store import StreamName
 from tests.gateway import (
     Gateway,
@@ -346,7 +346,7 @@ async def test_a_reader_that_is_catching_up_gets_no_data_of_a_recreated_stream(
     await worker.create(name)
     for number in range(6):
         await worker.append(name, b"old%d " % number)
-    events = live.events(name, await worker.streams.snapshot(name), 0, None, asyncio.Event())
+    events = live.events(name, await worker.streams.snapshot(name), 0, None, asyncio.Event(), DirectWrites())
     assert b"data:old0 old1 " in await anext(events)
     await worker.streams.delete(None, name)
     await worker.create(name, b"new")
@@ -369,7 +369,7 @@ async def test_a_reader_gets_no_unpurged_data_of_an_earlier_incarnation(
         with pytest.raises(ConnectionError):
             await ending
     draining = asyncio.Event()
-    events = live.events(name, await worker.streams.snapshot(name), 0, None, draining)
+    events = live.events(name, await worker.streams.snapshot(name), 0, None, draining, DirectWrites())
     try:
         assert b"upToDate" in await anext(events)
         await worker.append(name, b"new")

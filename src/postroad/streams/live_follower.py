@@ -31,7 +31,7 @@ _RING_BYTES_MAX = 1024 * 1024
 _REFRESH_SECONDS = 20.0
 _IDLE_SECONDS = 5.0
 _JOINED_MAX = 64
-_SECONDS_PER_READER = 40e-6  # twice the cost of sending to one reader
+_SECONDS_PER_READER = 40e-6  # at least twice the cost of sending to one reader
 _COALESCE_SECONDS_MAX = 0.1
 _MAINTAIN_SECONDS = 1.0
 
@@ -165,9 +165,10 @@ class StreamFollower:
 
     # For readers
 
-    async def wait_for_change(self) -> None:
-        """Wait for the next change. The caller must not have awaited anything since it read the state."""
-        await self._changed.wait()
+    async def wait_for_change(self, serve: Callable[[], bool] | None = None) -> None:
+        """Wait for the next change, or for one that `serve` does not serve (`Waiters.wait`). The caller must not have awaited
+        anything since it read the state."""
+        await self._changed.wait(serve)
 
     def events_after(self, position: int) -> bytes:
         """Encoded events after a position that is not before the ring. Joined once for all readers at the same position."""

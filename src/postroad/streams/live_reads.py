@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from postroad.api.streams import media_type
+from postroad.http.response import WriteChunk
 from postroad.streams import metrics
 from postroad.streams.content import data_event, join_payloads
 from postroad.streams.cursors import control_event, cursor_after, cursor_now
@@ -51,10 +52,16 @@ class LiveReads:
                     continue
 
     async def events(
-        self, name: StreamName, snapshot: StreamSnapshot, position: int, cursor: int | None, draining: asyncio.Event
+        self,
+        name: StreamName,
+        snapshot: StreamSnapshot,
+        position: int,
+        cursor: int | None,
+        draining: asyncio.Event,
+        write: WriteChunk,
     ) -> AsyncIterator[bytes]:
         """Data and control events after the position, until the stream is closed or deleted, the reader is too slow, or the
-        maximum duration of a response is reached."""
+        maximum duration of a response is reached. New ones are written with `write`, while it accepts them."""
         record = snapshot.existing
         async with self._followers.follow(name, record, snapshot.tail, draining) as follower:
             reader = _EventReader(follower, min(position, snapshot.tail), cursor)
@@ -64,6 +71,10 @@ class LiveReads:
                 if not result.payloads:
                     break
             deadline = time.monotonic() + self._options.sse_seconds
+
+            def serve() -> bool:
+                return time.monotonic() < deadline and reader.write_next(write)
+
             while True:
                 if reader.position < follower.ring_start:
                     metrics.slow_readers.inc()
@@ -74,7 +85,21 @@ class LiveReads:
                 if reader.is_done or time.monotonic() >= deadline:
                     return
                 if not events:
-                    await follower.wait_for_change()
+                    await follower.wait_for_change(serve)
+
+
+class DirectWrites:
+    """Writes to the connection of a response, while its task waits for the next events: to wake the task for them costs more than
+    everything else."""
+
+    def __init__(self) -> None:
+        self._write: WriteChunk | None = None
+
+    def attach(self, write: WriteChunk) -> None:
+        self._write = write
+
+    def __call__(self, chunk: bytes) -> bool:
+        return self._write is not None and self._write(chunk)
 
 
 class _EventReader:
@@ -86,6 +111,7 @@ class _EventReader:
         self._is_position_sent = False
         self._heartbeats = follower.heartbeats
         self._media = media_type(follower.record.content_type)
+        self._unwritten = b""
         self.is_done = False
 
     def _next_cursor(self) -> int:
@@ -103,8 +129,23 @@ class _EventReader:
             return control
         return data_event(join_payloads(result.payloads, is_json=result.record.is_json), self._media) + control
 
+    def write_next(self, write: WriteChunk) -> bool:
+        """Write the events since the last call. False if the response has to go on: with those that were not written, its end, or
+        because the reader is too slow."""
+        follower = self._follower
+        if self.position < follower.ring_start or follower.is_closed or follower.has_ended:
+            return False
+        events = self.next_events()
+        if events and not write(events):
+            self._unwritten = events
+            return False
+        return True
+
     def next_events(self) -> bytes:
         """Events since the last call; empty if there are none."""
+        if self._unwritten:
+            events, self._unwritten = self._unwritten, b""
+            return events
         follower = self._follower
         events = b""
         if follower.tail > self.position:

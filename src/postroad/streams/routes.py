@@ -42,7 +42,7 @@ from postroad.kernel.usage_counters import ANONYMOUS
 from postroad.streams import listing, protocol_headers
 from postroad.streams.content import is_text, join_payloads
 from postroad.streams.cursors import cursor_after, parse_cursor
-from postroad.streams.live_reads import LiveReads
+from postroad.streams.live_reads import DirectWrites, LiveReads
 from postroad.streams.offsets import NOW, Position, offset_text, parse_position
 from postroad.streams.reading import ReadResult
 from postroad.streams.records import StreamRecord
@@ -272,8 +272,9 @@ class StreamRoutes:
         if not is_text(media_type(snapshot.existing.content_type)):
             headers.append((b"stream-sse-data-encoding", b"base64"))
         start = start_of(snapshot.existing, position, snapshot.tail)
-        events = self._live.events(name, snapshot, start, cursor, request.draining)
-        return Response(events, media=b"text/event-stream", headers=headers, security=CONTENT)
+        direct = DirectWrites()
+        events = self._live.events(name, snapshot, start, cursor, request.draining, direct)
+        return Response(events, media=b"text/event-stream", headers=headers, security=CONTENT, attach=direct.attach)
 
     async def _check_may_read(self, request: Request, name: StreamName) -> None:
         """Callers without credentials may read public streams. Others are refused with the same error after the same lookups,
