@@ -21,6 +21,7 @@ from postroad.pipeline.retention import drop_old_days
 from postroad.pipeline.rollups import KEY, merge, stored_rollups
 from postroad.pipeline.storage import Storage, storage_at
 from postroad.pipeline.tables import table_policies
+from tests.faults.test_pipeline import ObjectLake, object_store
 from tests.pipeline.event_samples import sample_events
 from tests.pipeline.frames import events_table
 
@@ -95,13 +96,28 @@ def test_the_state_survives_checkpoints_of_the_log(storage: Storage) -> None:
 
 
 def test_a_second_writer_is_refused(storage: Storage) -> None:
+    _refuse_a_second_writer(storage)
+    assert numbers(storage) == [1, 2]
+
+
+@pytest.mark.slow
+def test_a_second_writer_is_refused_on_an_object_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit is a conditional put there: without one, the second writer would replace the first one's entry of the log."""
+    with object_store(tmp_path / "store.log") as port:
+        lake = ObjectLake(port)
+        for name, value in lake.environment.items():
+            monkeypatch.setenv(name, value)
+        _refuse_a_second_writer(storage_at(lake.environment["POSTROAD_LAKE"], lake.environment["POSTROAD_LAKE_ENDPOINT"]))
+        assert sorted(lake.read(FORMAT.name).column("number").to_pylist()) == [1, 2]
+
+
+def _refuse_a_second_writer(storage: Storage) -> None:
     one, other = LakeTable(storage, FORMAT), LakeTable(storage, FORMAT)
     one.commit([write(storage, 1)], transactions={"batch": 1})
     assert other.transaction("batch") == 1
     one.commit([write(storage, 2)], transactions={"batch": 2})
     with pytest.raises(OtherWriter, match="another pipeline writes"):
         other.commit([write(storage, 3)], transactions={"batch": 2})
-    assert numbers(storage) == [1, 2]
 
 
 @pytest.mark.parametrize("rest", [b"", b'{"commitInfo":{"time'], ids=["empty", "cut off"])
