@@ -167,8 +167,11 @@ def test_dead_letters_are_listed_grouped_shown_and_deleted(shell: Shell, queue: 
 
 
 def test_dead_letters_are_redriven(shell: Shell, queue: str) -> None:
-    dead_letter(shell, queue, "1", "2")
+    first, second = dead_letter(shell, queue, "1", "2")
     assert "would redrive 2" in shell.run("queues", "dlq", "redrive", queue, "--dry-run").stdout
+    selected = shell.run("queues", "dlq", "redrive", queue, "--message-id", second, "--message-id", first, "--dry-run").stdout
+    assert "would redrive 2" in selected
+    assert "would redrive 1" in shell.run("queues", "dlq", "redrive", queue, "--message-id", second, "--dry-run").stdout
     earlier = shell.run("queues", "dlq", "redrive", queue, "--before", "1h", "--dry-run").stdout
     assert "would redrive 0" in earlier, "the end of the range is not the target queue"
     done = shell.run("queues", "dlq", "redrive", queue, "--rate", "1000", "--wait", "--json").json

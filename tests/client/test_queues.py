@@ -222,6 +222,9 @@ async def test_dead_letters_are_listed_grouped_shown_and_deleted(sdk: Sdk) -> No
     await sdk("queues.dead_letters.delete", "orders", first)
     with pytest.raises(MessageNotFound):
         await sdk("queues.dead_letters.get", "orders", first)
+    selection = [letter.message_id for letter in letters]
+    assert (await sdk("queues.dead_letters.redrive", "orders", message_ids=selection, dry_run=True)).count == 2
+    assert (await sdk("queues.dead_letters.purge", "orders", message_ids=selection, reason="broken", dry_run=True)).count == 1
     assert (await sdk("queues.dead_letters.purge", "orders", reason="broken", dry_run=True)).count == 1
     assert (await sdk("queues.dead_letters.purge", "orders", reason="broken")).count == 1
     assert (await sdk("queues.dead_letters.purge", "orders")).count == 1

@@ -196,6 +196,35 @@ async def ended(tenant: Tenant, task: dict[str, Any]) -> dict[str, Any]:
     return await eventually(fetch, 15) or {}
 
 
+async def test_a_bulk_action_applies_to_a_selection(whole: Gateway) -> None:
+    """The dead letters that it names are read, others are not; further conditions hold beside it."""
+    tenant = await whole.tenant()
+    queue = await tenant.queue()
+    ids = [await dead_letter(tenant, queue, number, reason=f"error {number % 2}") for number in range(6)]
+    nobody = "00000000-0000-7000-8000-000000000000"
+    cases: list[tuple[dict[str, Any], int]] = [
+        ({"messageIds": [ids[1], ids[4], ids[4]]}, 2),
+        ({"messageIds": [ids[1], nobody]}, 1),
+        ({"messageIds": [nobody]}, 0),
+        ({"messageIds": [ids[1], ids[2]], "error": "error 1"}, 1),
+        ({"messageIds": [ids[1], ids[2]], "messageId": ids[2]}, 1),
+        ({"messageId": ids[3]}, 1),
+    ]
+    for wanted, expected in cases:
+        for operation in ("purge", "redrive"):
+            dry = (await tenant.client.post(f"{queue}/dlq/{operation}", {"filter": wanted, "dryRun": True})).ok()
+            assert dry["count"] == expected, (operation, wanted)
+    found = (await tenant.client.get(f"{queue}/dlq?messageId={ids[3]}")).ok()
+    assert ([one["payload"] for one in found["messages"]], found["scanned"]) == ([3], 1)
+    assert (await tenant.client.post(f"{queue}/dlq/purge", {"filter": {"messageIds": [ids[0], ids[5]]}})).ok()["count"] == 2
+    task = (await tenant.client.post(f"{queue}/dlq/redrive", {"filter": {"messageIds": [ids[1], ids[3]]}})).ok(202)["task"]
+    assert (await ended(tenant, task))["progress"]["moved"] == 2
+    assert [one["payload"] for one in (await tenant.client.get(f"{queue}/dlq")).ok()["messages"]] == [2, 4]
+    assert [one["payload"] for one in (await tenant.client.get(f"{queue}/messages")).ok()["messages"]] == [1, 3]
+    for refused in ([], ["a.b"], ["*"], ids * 20):
+        (await tenant.client.post(f"{queue}/dlq/purge", {"filter": {"messageIds": refused}})).problem(422, "invalid-body")
+
+
 async def test_a_redrive_moves_dead_letters_back_with_attempt_1(whole: Gateway) -> None:
     tenant = await whole.tenant()
     queue = await tenant.queue()

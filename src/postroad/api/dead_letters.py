@@ -40,9 +40,16 @@ FilterRedrive = Annotated[
 ]
 
 
+MessageIds = Annotated[
+    list[Annotated[str, Meta(pattern="^[0-9A-Za-z-]{1,64}$")]],
+    Meta(min_length=1, max_length=100, description="Ids of messages, one of which it has: a selection of single dead letters."),
+]
+
+
 class DeadLetterFilter(MessageFilter, frozen=True, kw_only=True):
     """Conditions on a dead letter. All that are given must hold."""
 
+    message_ids: MessageIds | None = None
     reason: FilterReason | None = None
     error: FilterError | None = None
     error_group: FilterErrorGroup | None = None

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 queues_dlq = typer.Typer(help="Dead letters: messages that were rejected or failed too often.", no_args_is_help=True)
 queues.add_typer(queues_dlq, name="dlq")
 
+MessageIds = Annotated[list[str] | None, typer.Option("--message-id", help="Message id; repeat it for several, up to 100.")]
 Reason = Annotated[str | None, typer.Option(help="Exact reason, as `groups --by reason` shows it.")]
 Error = Annotated[str | None, typer.Option(help="Text that the last error contains.")]
 ErrorGroup = Annotated[str | None, typer.Option(help="Exactly this group, as `groups` shows it.")]
@@ -152,7 +153,7 @@ def purge_dead_letters(
     search: Search = None,
     header: Header = None,
     field: Field = None,
-    message_id: MessageId = None,
+    message_ids: MessageIds = None,
     job_id: JobId = None,
     correlation_id: CorrelationId = None,
     priority: OfPriority = None,
@@ -175,7 +176,7 @@ def purge_dead_letters(
                 search=search,
                 header=header,
                 field=field,
-                message_id=message_id,
+                message_ids=message_ids or None,
                 job_id=job_id,
                 correlation_id=correlation_id,
                 priority=priority,
@@ -201,7 +202,7 @@ def redrive_dead_letters(
     search: Search = None,
     header: Header = None,
     field: Field = None,
-    message_id: MessageId = None,
+    message_ids: MessageIds = None,
     job_id: JobId = None,
     correlation_id: CorrelationId = None,
     priority: OfPriority = None,
@@ -228,7 +229,7 @@ def redrive_dead_letters(
             search=search,
             header=header,
             field=field,
-            message_id=message_id,
+            message_ids=message_ids or None,
             job_id=job_id,
             correlation_id=correlation_id,
             priority=priority,

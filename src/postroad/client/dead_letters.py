@@ -1,5 +1,6 @@
 """`client.queues.dead_letters`: messages that were rejected or failed too often."""
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from postroad.api.dead_letters import DeadGroups, DeadMessage, DeadPage, Redriven
@@ -12,8 +13,8 @@ from postroad.client.generated.queues_dead_letters import QueuesDeadLettersCalls
 class DeadLetterCalls(QueuesDeadLettersCalls):
     """All filters of a call must hold: `search` is text in the payload, `header` is `name` or `name=value`, `field` is
     `path.to.field=value` in the payload, `reason` is the whole reason, `error` is text in the last error,
-    `error_group` a group of `groups`, `redrive` the task after which the message died again. `since` and `until`
-    limit the time at which the message was dead-lettered."""
+    `error_group` a group of `groups`, `message_ids` a selection of up to 100, `redrive` the task after which the message died
+    again. `since` and `until` limit the time at which the message was dead-lettered."""
 
     @operation
     def list_page(
@@ -163,6 +164,7 @@ class DeadLetterCalls(QueuesDeadLettersCalls):
         header: str | None = None,
         field: str | None = None,
         message_id: str | None = None,
+        message_ids: Sequence[str] | None = None,
         job_id: str | None = None,
         correlation_id: str | None = None,
         priority: Priority | None = None,
@@ -200,6 +202,7 @@ class DeadLetterCalls(QueuesDeadLettersCalls):
                 redrive,
                 since,
                 until,
+                message_ids,
             )
         }
         body |= {"ratePerSecond": rate_per_second, "dryRun": dry_run} | given(to=to, limit=limit)
@@ -214,6 +217,7 @@ class DeadLetterCalls(QueuesDeadLettersCalls):
         header: str | None = None,
         field: str | None = None,
         message_id: str | None = None,
+        message_ids: Sequence[str] | None = None,
         job_id: str | None = None,
         correlation_id: str | None = None,
         priority: Priority | None = None,
@@ -242,6 +246,7 @@ class DeadLetterCalls(QueuesDeadLettersCalls):
             redrive,
             since,
             until,
+            message_ids,
         )
         body = {"filter": wanted, "dryRun": dry_run}
         return Call(method="POST", path=_path(queue, "/purge"), body=body, response=Purged)
@@ -266,12 +271,14 @@ def _filter(
     redrive: str | None,
     since: Moment | None,
     until: Moment | None,
+    message_ids: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     found = given(
         search=search,
         header=header,
         field=field,
         messageId=message_id,
+        messageIds=None if message_ids is None else list(message_ids),
         jobId=job_id,
         correlationId=correlation_id,
         priority=priority,

@@ -9,6 +9,7 @@ one source among them.
 """
 
 import asyncio
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -52,6 +53,7 @@ _REASON_CHARS_MAX = 1000
 _GROUPED_MAX = 20_000
 _DELETE_CHUNK_SIZE = 100
 _COUNT_CHUNK_SIZE = 10_000
+_ID = re.compile(r"[0-9A-Za-z-]{1,64}")  # as in subjects
 _ANY = CompiledFilter(MessageFilter())
 _EVERY = DeadLetterFilter()
 
@@ -303,7 +305,7 @@ class DeadLetters:
     def _range(self, record: QueueRecord, wanted: DeadLetterFilter, from_sequence: int) -> ScanRange:
         since, until = (None if time is None else epoch_ms(time) for time in (wanted.since, wanted.until))
         queue = self.queue_of(record)
-        subjects = (f"{record.dead_subject}.*",) if queue is None else queue.ready_subjects
+        subjects = _subjects(record, wanted) if queue is None else queue.ready_subjects
         return ScanRange(self._stream(record), subjects, from_sequence, since, until)
 
 
@@ -356,9 +358,18 @@ def _read(entry: Entry, compiled: CompiledFilter = _ANY, wanted: DeadLetterFilte
     return StoredDeadLetter(entry.sequence, letter, message)
 
 
+def _subjects(record: QueueRecord, wanted: DeadLetterFilter) -> tuple[str, ...]:
+    """Those of the ids that the filter names: these dead letters are read, and no others."""
+    ids = wanted.message_ids or ([] if wanted.message_id is None else [wanted.message_id])
+    if not ids or not all(_ID.fullmatch(one) for one in ids):
+        return (f"{record.dead_subject}.*",)
+    return tuple(f"{record.dead_subject}.{one}" for one in dict.fromkeys(ids))
+
+
 def _is_wanted(letter: DeadLetter, message: StoredMessage, wanted: DeadLetterFilter) -> bool:
     return (
-        (wanted.redrive is None or message.redrive == wanted.redrive)
+        (wanted.message_ids is None or message.id in wanted.message_ids)
+        and (wanted.redrive is None or message.redrive == wanted.redrive)
         and (wanted.reason is None or letter.reason == wanted.reason)
         and (wanted.error is None or wanted.error in (letter.last_error or letter.reason))
         and (wanted.error_group is None or group_of_letter(letter) == wanted.error_group)
