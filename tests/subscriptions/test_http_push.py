@@ -514,3 +514,22 @@ async def test_during_a_rotation_both_secrets_sign(tenant: Tenant, receiver: Rec
     expected = hmac.new(b"the older secret", got.headers["x-mq-timestamp"].encode() + b"." + got.body, hashlib.sha256)
     assert got.headers["x-mq-signature"] == f"sha256={expected.hexdigest()}"
     assert len(got.headers["webhook-signature"].split(" ")) == 2
+
+
+async def test_the_ages_of_both_secrets_are_shown_until_the_older_one_ends(node: Gateway, receiver: Receiver) -> None:
+    tenant = await node.tenant()
+    topic = TopicClient(tenant)
+    await topic.create()
+    made = await topic.subscribe(receiver.url, secret="the older secret")
+    [first] = made["secretVersions"]
+    assert first == {"createdAt": made["createdAt"]} and made["secrets"] == 1
+    node.clock.ahead_ms += 1000
+    rotated = (await tenant.client.post(f"/v1/subscriptions/{made['id']}/secret", {"graceSeconds": 3600})).ok()
+    shown = await topic.show(made)
+    older, newer = shown["secretVersions"]
+    assert older == {**first, "validUntil": rotated["previousValidUntil"]} and shown["secrets"] == 2
+    assert newer.keys() == {"createdAt"} and newer["createdAt"] > older["createdAt"]
+    assert "the older secret" not in repr(shown)
+    node.clock.ahead_ms += 3_600_000
+    shown = await topic.show(made)
+    assert shown["secretVersions"] == [newer] and shown["secrets"] == 1

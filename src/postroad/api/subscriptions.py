@@ -221,6 +221,13 @@ class SubscriptionStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=Tr
     connections: Annotated[int, Meta(description="Live readers in all workers, some seconds old.")] = 0
 
 
+class EndpointSecretVersion(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True):
+    """A valid secret of a subscription, without its value."""
+
+    created_at: Annotated[Timestamp | None, Meta(description="Left out for secrets that an earlier version stored.")] = None
+    valid_until: Annotated[Timestamp | None, Meta(description="Its end, if it is being replaced.")] = None
+
+
 class Subscription(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True):
     """A subscription. `secret` is present once, when it was generated; `status` when one subscription was requested."""
 
@@ -247,6 +254,7 @@ class Subscription(msgspec.Struct, frozen=True, rename="camel", kw_only=True, om
     disabled_reason: str | None = None
     secret: str | None = None
     secrets: Annotated[int, Meta(description="Number of valid secrets: two during a rotation.")] = 0
+    secret_versions: Annotated[tuple[EndpointSecretVersion, ...], Meta(description="The valid secrets, the oldest first.")] = ()
     latest_only: Annotated[int | None, Meta(description="With `sse` and `websocket`: only the newest message per subject.")] = (
         None
     )

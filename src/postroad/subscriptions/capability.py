@@ -171,7 +171,7 @@ class SubscriptionsCapability(Capability):
         platform, topics = self.platform, self.platform.use(TopicsCapability)
         status = self._status_reader()
         tester = DeliveryTester(self._attempter, platform.clock)
-        routes = SubscriptionRoutes(self.service, status, self._attempts, tester, self._replayer, self.rewinder)
+        routes = SubscriptionRoutes(self.service, status, self._attempts, tester, self._replayer, self.rewinder, platform.clock)
         dead_letters = SubscriptionDeadLetterRoutes(self.service, self._dead_letters, self._redriver, platform.audit)
         live = LiveSubscriptionRoutes(self.service, self.table, topics.lifecycle, topics.live, self.platform.clock)
         return [*routes.table(), *dead_letters.table(), *live.table()]

@@ -24,8 +24,8 @@ class Endpoints:
     def encrypt_headers(self, owner: str, headers: dict[str, str]) -> str | None:
         return self._cipher.encrypt(owner, msgspec.json.encode(headers).decode()) if headers else None
 
-    def encrypt_secret(self, owner: str, secret: str) -> StoredSecret:
-        return StoredSecret(encrypted=self._cipher.encrypt(owner, secret))
+    def encrypt_secret(self, owner: str, secret: str, now_ms: int) -> StoredSecret:
+        return StoredSecret(encrypted=self._cipher.encrypt(owner, secret), created_at_ms=now_ms)
 
     def has_secret(self, record: SubscriptionRecord, secret: str) -> bool:
         """True if this is its newest secret. Raises DecryptionFailed."""
@@ -37,7 +37,7 @@ class Endpoints:
         known = self._known.get(record.id)
         if known is not None and known[0] is record and (known[1] is None or now_ms < known[1]):
             return known[2]
-        valid = [one for one in record.secrets if one.valid_until_ms is None or one.valid_until_ms > now_ms]
+        valid = [one for one in record.secrets if one.is_valid(now_ms)]
         changes_at = min((one.valid_until_ms for one in valid if one.valid_until_ms is not None), default=None)
         endpoint = Endpoint(
             subscription=record.id,

@@ -8,6 +8,7 @@ import msgspec
 from postroad.api.subscriptions import (
     RETRY_DELAYS_MS,
     DeliveryType,
+    EndpointSecretVersion,
     Ordering,
     PushFormat,
     Rewind,
@@ -27,7 +28,11 @@ class StoredSecret(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """A secret, encrypted and bound to its subscription. `valid_until_ms`: set while it is being replaced."""
 
     encrypted: str
+    created_at_ms: int | None = None
     valid_until_ms: int | None = None
+
+    def is_valid(self, now_ms: int) -> bool:
+        return self.valid_until_ms is None or self.valid_until_ms > now_ms
 
 
 class ReplayRange(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -207,9 +212,15 @@ def _rewind_of(stored: StoredRewind) -> Rewind:
     return Rewind(from_sequence=stored.first, to_sequence=stored.last, until=until)
 
 
+def _version_of(secret: StoredSecret) -> EndpointSecretVersion:
+    created, until = (None if time is None else rfc3339(time) for time in (secret.created_at_ms, secret.valid_until_ms))
+    return EndpointSecretVersion(created_at=created, valid_until=until)
+
+
 def subscription_of(
-    record: SubscriptionRecord, *, status: SubscriptionStatus | None = None, secret: str | None = None
+    record: SubscriptionRecord, now_ms: int, *, status: SubscriptionStatus | None = None, secret: str | None = None
 ) -> Subscription:
+    valid = [one for one in record.secrets if one.is_valid(now_ms)]
     return Subscription(
         id=record.id,
         topic=record.topic,
@@ -233,7 +244,8 @@ def subscription_of(
         max_per_second=record.max_per_second,
         disabled_reason=record.disabled_reason,
         secret=secret,
-        secrets=len(record.secrets),
+        secrets=len(valid),
+        secret_versions=tuple(map(_version_of, valid)),
         latest_only=record.latest_only,
         dead_letter_queue=record.dead_letter_queue,
         sns=record.sns,

@@ -24,12 +24,13 @@ from postroad.api.subscriptions import (
     SubscriptionPatch,
     SubscriptionQuery,
     SubscriptionState,
+    SubscriptionStatus,
 )
 from postroad.api.topics import TopicNotFound
 from postroad.http.request import Request
 from postroad.http.response import Response
 from postroad.http.routing import Command, Route
-from postroad.kernel.clock import rfc3339
+from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.errors import AlreadyExists, EngineUnavailable, InvalidParameter, PreconditionFailed
 from postroad.kernel.identity import Scope
 from postroad.subscriptions.attempt_log import AttemptLog
@@ -56,8 +57,9 @@ class SubscriptionRoutes:
         tester: DeliveryTester,
         replayer: Replayer,
         rewinder: Rewinder,
+        clock: Clock,
     ) -> None:
-        self._subscriptions, self._status, self._attempts = subscriptions, status, attempts
+        self._subscriptions, self._status, self._attempts, self._clock = subscriptions, status, attempts, clock
         self._tester, self._replayer, self._rewinder = tester, replayer, rewinder
 
     def table(self) -> Sequence[Route]:
@@ -287,22 +289,27 @@ class SubscriptionRoutes:
             ),
         ]
 
+    def _shown(
+        self, record: SubscriptionRecord, *, status: SubscriptionStatus | None = None, secret: str | None = None
+    ) -> Subscription:
+        return subscription_of(record, self._clock(), status=status, secret=secret)
+
     async def create_subscription(self, request: Request) -> Response:
         record, secret, is_new = await self._subscriptions.create(request.context, request.parameters["topic"], request.body)
-        return Response(subscription_of(record, secret=secret), status=201 if is_new else 200)
+        return Response(self._shown(record, secret=secret), status=201 if is_new else 200)
 
     async def list_subscriptions(self, request: Request) -> Response:
         query: SubscriptionQuery = request.query
         page = self._subscriptions.page(request.caller, query.topic, query.state, query.limit, query.cursor)
-        return Response(SubscriptionPage(items=[subscription_of(one) for one in page.items], next_cursor=page.next_cursor))
+        return Response(SubscriptionPage(items=[self._shown(one) for one in page.items], next_cursor=page.next_cursor))
 
     async def get_subscription(self, request: Request) -> Response:
         record = await self._find(request)
-        return Response(subscription_of(record, status=await self._status.read(record)))
+        return Response(self._shown(record, status=await self._status.read(record)))
 
     async def change_subscription(self, request: Request) -> Response:
         record = await self._subscriptions.change(request.context, request.parameters["subscription"], request.body)
-        return Response(subscription_of(record))
+        return Response(self._shown(record))
 
     async def delete_subscription(self, request: Request) -> Response:
         await self._subscriptions.delete(request.context, request.parameters["subscription"])
@@ -321,7 +328,7 @@ class SubscriptionRoutes:
 
     async def _set_state(self, request: Request, state: SubscriptionState) -> Response:
         record = await self._subscriptions.set_state(request.context, request.parameters["subscription"], state)
-        return Response(subscription_of(record))
+        return Response(self._shown(record))
 
     async def test_subscription(self, request: Request) -> Response:
         return Response(await self._tester.deliver(await self._find(request), request.body))
@@ -333,10 +340,10 @@ class SubscriptionRoutes:
 
     async def rewind_subscription(self, request: Request) -> Response:
         record = await self._rewinder.start(request.context, request.parameters["subscription"], request.body)
-        return Response(subscription_of(record))
+        return Response(self._shown(record))
 
     async def end_rewind(self, request: Request) -> Response:
-        return Response(subscription_of(await self._rewinder.end(request.context, request.parameters["subscription"])))
+        return Response(self._shown(await self._rewinder.end(request.context, request.parameters["subscription"])))
 
     async def list_attempts(self, request: Request) -> Response:
         query: AttemptQuery = request.query

@@ -162,7 +162,7 @@ class Subscriptions:
         if new.delivery_type is not DeliveryType.HTTP_PUSH:
             return record, None
         generated = new_secret() if new.secret is None else None
-        secret = self._endpoints.encrypt_secret(record.secret_owner, new.secret or generated or "")
+        secret = self._endpoints.encrypt_secret(record.secret_owner, new.secret or generated or "", now)
         headers = self._endpoints.encrypt_headers(record.secret_owner, new.headers)
         return msgspec.structs.replace(record, secrets=(secret,), headers=headers), generated
 
@@ -353,8 +353,9 @@ class Subscriptions:
         if known.delivery_type is not DeliveryType.HTTP_PUSH:
             raise Forbidden("only subscriptions of the type http_push have a secret")
         secret = rotation.secret or new_secret()
-        until_ms = self._clock() + rotation.grace_seconds * 1000
-        stored = self._endpoints.encrypt_secret(known.secret_owner, secret)
+        now_ms = self._clock()
+        until_ms = now_ms + rotation.grace_seconds * 1000
+        stored = self._endpoints.encrypt_secret(known.secret_owner, secret, now_ms)
 
         def make(record: SubscriptionRecord) -> SubscriptionRecord:
             kept: tuple[StoredSecret, ...] = ()
