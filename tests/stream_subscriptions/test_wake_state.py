@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from tests.stream_subscriptions.subscription_samples import at, record
 
 from postroad.api.stream_subscriptions import LeaseHeld, NothingPending, WakeFenced
+from postroad.kernel.clock import rfc3339
 from postroad.stream_subscriptions import wake_state
-from postroad.stream_subscriptions.records import Kind, Link, SubscriptionRecord
+from postroad.stream_subscriptions.records import Kind, Link, SubscriptionRecord, listed
 from postroad.stream_subscriptions.wake_state import Action, NextAction
 
 TAILS = {"events/a": at(1), "events/b": at(4)}
@@ -56,6 +57,18 @@ def test_a_failed_delivery_is_retried_later() -> None:
     twice = wake_state.delivery_failed(once, "w1", NOW + 1000, 0.5)
     assert wake_state.next_action(twice, TAILS, NOW + 1000) == NextAction(Action.WAIT, NOW + 3000)
     assert wake_state.delivered(twice, "w1", NOW + 3000).failures == 0
+
+
+def test_a_list_shows_failures_the_next_attempt_and_the_lease() -> None:
+    awake = wake_state.start_wake(pending(), TAILS, NOW, "w1")
+    failed = listed(wake_state.delivery_failed(awake, "w1", NOW, 0.5))
+    assert (failed.failures, failed.next_attempt_at, failed.leased_until) == (1, rfc3339(NOW + 1000), None)
+    delivered = listed(wake_state.delivered(awake, "w1", NOW))
+    assert (delivered.failures, delivered.next_attempt_at, delivered.leased_until) == (0, None, rfc3339(NOW + 30_000))
+    claimed = listed(wake_state.claim(pull(), "worker-1", TAILS, NOW, "w1"))
+    assert (claimed.holder, claimed.leased_until) == ("worker-1", rfc3339(NOW + 30_000))
+    asleep = listed(pending())
+    assert (asleep.pending, asleep.next_attempt_at, asleep.leased_until, asleep.holder) == (False, None, None, None)
 
 
 def test_a_callback_during_a_failed_call_counts() -> None:

@@ -45,7 +45,7 @@ class NewWebhook(msgspec.Struct, frozen=True):
 
 class ListedStreamSubscription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A subscription in a list. `streams` is their number; `generation` that of the last wake; `pending` is true while a wake
-    waits for its delivery, claim or acknowledgement."""
+    waits for its delivery, claim or acknowledgement. `failures` are deliveries of the wake in a row that failed."""
 
     id: str
     type: str
@@ -54,6 +54,10 @@ class ListedStreamSubscription(msgspec.Struct, frozen=True, kw_only=True, omit_d
     created_at: Timestamp
     generation: int
     pending: bool
+    failures: int = 0
+    next_attempt_at: Annotated[Timestamp | None, Meta(description="While the wake waits for its delivery.")] = None
+    leased_until: Annotated[Timestamp | None, Meta(description="While a worker has the wake.")] = None
+    holder: Annotated[str | None, Meta(description="The worker that claimed the wake.")] = None
     pattern: str | None = None
     webhook_url: str | None = None
     wake_stream: str | None = None

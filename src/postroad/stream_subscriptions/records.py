@@ -69,6 +69,8 @@ def record_key(tenant: str, subscription: str) -> str:
 
 
 def listed(record: SubscriptionRecord) -> ListedStreamSubscription:
+    wake = record.wake
+    attempt_at_ms, lease_until_ms = (None, None) if wake is None else (wake.attempt_at_ms, wake.lease_until_ms)
     return ListedStreamSubscription(
         id=record.id,
         type=record.kind.value,
@@ -76,7 +78,11 @@ def listed(record: SubscriptionRecord) -> ListedStreamSubscription:
         status=_status(record),
         created_at=rfc3339(record.created_at_ms),
         generation=record.generation,
-        pending=record.wake is not None,
+        pending=wake is not None,
+        failures=record.failures,
+        next_attempt_at=None if attempt_at_ms is None else rfc3339(attempt_at_ms),
+        leased_until=None if lease_until_ms is None else rfc3339(lease_until_ms),
+        holder=None if wake is None else wake.holder,
         pattern=record.pattern,
         webhook_url=record.webhook_url,
         wake_stream=record.wake_stream,
