@@ -34,6 +34,30 @@ def test_every_metric_of_a_page_exists(page: str, count: int) -> None:
     assert len(named) >= count and named - known_metrics() == set()
 
 
+NAMES_OF_THE_PROTOCOL = {
+    *(f"Snavio.Cache.Usage.{phase}" for phase in ("Fresh", "Stale", "Expired")),
+    *(
+        f"Snavio.Cache.{cache}.{name}"
+        for cache in ("ACL", "Routing", "HMAC")
+        for name in ("Usage.Stale", "RefreshDuration", "StaleWindowSeconds")
+    ),
+    "Snavio.Cache.SnapshotLoadFailure",
+    *(f"Snavio.Snapshot.{name}" for name in ("Generated", "SizeBytes", "WriteDuration")),
+    *(f"Snavio.Dedup.{name}" for name in ("StrictModeUsage", "DuplicatesPrevented", "Escalations", "SlowPathLatency")),
+}
+
+
+def test_every_metric_of_the_protocol_has_its_name_beside_ours() -> None:
+    """Requirements 64, 70, 78, 84, 142"""
+    rows = re.findall(r"^\| `postroad_.*\|$", (ROOT / "docs" / "commands.md").read_text(), re.MULTILINE)
+    found: set[str] = set()
+    for name in re.findall(r"`(Snavio\.[^`]+)`", "\n".join(rows)):
+        before, _, rest = name.partition("{")
+        inner, _, after = rest.partition("}")
+        found |= {f"{before}{one}{after}" for one in inner.split(",")}
+    assert found == NAMES_OF_THE_PROTOCOL
+
+
 def test_every_metric_of_the_prometheus_rules_exists() -> None:
     """Requirement 225"""
     named = {name for alert in ALERTS for name in re.findall(r"postroad_[a-z_]+", alert.expression)}

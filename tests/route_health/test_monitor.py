@@ -124,6 +124,15 @@ async def test_conditions_of_the_queue_are_found_and_recovered(watch: Watch) -> 
     assert (await tenant.client.delete("/v1/queues/bot-post")).status in (202, 204)
     await watch.quiet_rounds()
     await eventually(lambda: _is_missing(watch))
+    (await tenant.client.put("/v1/queues/bot-post", {"maxAttempts": 3})).ok(201)
+    await watch.feed(2)
+    assert await state(watch) == ("healthy", [])
+    events = [(one["event"], one.get("problems")) for one in await watch.events()]
+    assert events == [
+        (name, problems if name == "route.unhealthy" else None)
+        for problems in (["paused"], ["not-dead-lettering", "full"], ["missing-queue"])
+        for name in ("route.unhealthy", "route.recovered")
+    ]
 
 
 async def _is_missing(watch: Watch) -> bool:
