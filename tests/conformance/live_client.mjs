@@ -12,7 +12,7 @@ writeFileSync(file, text);
 const { connect, LiveError } = await import(file);
 
 let tokens = 0, sockets = 0;
-const result = { sequences: [], notices: [], transports: [], errors: 0 };
+const result = { sequences: [], notices: [], transports: [], errors: 0, disconnected: 0 };
 
 class Flaky extends WebSocket {
   constructor(...given) {
@@ -69,6 +69,7 @@ const live = connect(url, {
   },
   onStatus: ({ state, transport }) => {
     if (state === "error") result.errors += 1;
+    if (state === "disconnected") result.disconnected += 1;
     if (state !== "connected") return;
     result.transports.push(transport);
     if (mode === "returned" && transport === "websocket") process.stdout.write("returned\n");
@@ -88,6 +89,12 @@ try {
     if (mode === "returned" && message.sequence === 60) areSocketsBlocked = false;
     if (mode === "slow") await new Promise((resolve) => setTimeout(resolve, 2));
     if (result.sequences.length >= Number(count)) break;
+  }
+  if (mode === "again") { // in the turn in which the last subscription has ended: its socket is closing
+    for await (const message of live.subscribe(topic, { from: 1 })) {
+      result.sequences.push(message.sequence);
+      break;
+    }
   }
 } catch (error) {
   if (!(error instanceof LiveError)) throw error;

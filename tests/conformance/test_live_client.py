@@ -97,6 +97,14 @@ async def test_a_reader_returns_to_websocket_when_that_gets_through(project: Pro
     assert found["transports"] == ["events", "websocket"]
 
 
+async def test_a_subscription_after_the_last_one_connects_at_once(project: Project, topic: str) -> None:
+    """The socket that is closing is not used, and its end is no failure."""
+    await fill(project, 3)
+    found = await (await start(project, topic, 3, "again", from_sequence=1)).result()
+    assert found["sequences"] == [1, 2, 3, 1]
+    assert found["sockets"] == 2 and found["disconnected"] == 0
+
+
 async def test_a_subscription_that_was_to_be_repeated_is_not_repeated_on_the_next_connection(
     project: Project, topic: str
 ) -> None:

@@ -96,7 +96,8 @@ export class Live {
   }
 
   #stop() {
-    this.#socket?.close(1000);
+    const socket = this.#socket;
+    if (socket) { socket.ready = false; socket.stopped = true; socket.close(1000); }
     for (const wake of this.#sleeping) wake();
   }
 
@@ -148,6 +149,7 @@ export class Live {
       this.#socket = undefined;
       needsToken = ended.code === 4401 || !(ended.opened || this.#events);
       if (this.#closed || !this.#subscriptions.size) break;
+      if (ended.stopped) continue; // the last subscription ended, and another one began before the socket was closed
       if (!this.#events) {
         this.#status("disconnected", { code: ended.code, reason: ended.reason });
         // Not while the server is away: it must answer before and after a socket that could not be opened.
@@ -192,7 +194,7 @@ export class Live {
       };
       socket.onmessage = (event) => { alive(); if (this.#socket === socket) this.#dispatch(JSON.parse(event.data)); };
       socket.onerror = () => {};
-      socket.onclose = ({ code, reason }) => { socket.ready = false; clearTimeout(timer); resolve({ code, reason, opened }); };
+      socket.onclose = ({ code, reason }) => { socket.ready = false; clearTimeout(timer); resolve({ code, reason, opened, stopped: socket.stopped }); };
     });
   }
 
