@@ -15,6 +15,13 @@ from tests.architecture.source import ROOT
 from tests.browser.console import Console, Watched
 from tests.installation import Installation
 
+# Files that a test serves itself count as of a public address: chromium would not let their scripts open sockets to the gateway.
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-dev-shm-usage",
+    "--disable-features=LocalNetworkAccessChecks,LocalNetworkAccessChecksWebSockets",
+]
+
 expect.set_options(timeout=20_000)  # milliseconds; a busy machine takes longer than the default of five seconds
 
 
@@ -25,7 +32,7 @@ def browser() -> Iterator[Browser]:
         assert "CI" not in os.environ, "chromium is missing: sh scripts/setup-browser"
         pytest.skip("chromium is missing: sh scripts/setup-browser")
     with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        started = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
         yield started
         started.close()
 
