@@ -272,6 +272,11 @@ def test_a_configured_port_is_used(tmp_path: Path) -> None:
     assert server.url == f"nats://127.0.0.1:{port}"
 
 
+def test_a_port_is_returned_once() -> None:
+    """The servers of a cluster get all their ports before the first of them listens."""
+    assert len({free_port() for _ in range(500)}) == 500
+
+
 # Choice of the binary
 
 

@@ -29,6 +29,7 @@ _ENGINE_SYNC = "engine.sync"
 _STORE = Path("nats", "jetstream")
 _NKEY_FILE = Path("nats", "user.nk")
 _PORTS, _PORT_ATTEMPTS = range(20_000, 32_000), 100
+_returned_ports: set[int] = set()
 _GROUP_INTERVAL = "1m"  # with group sync; for data without a waiting caller, such as the state of consumers
 _LOCK_SECONDS = 2.0  # after the end of a server, until the kernel has released its lock
 
@@ -196,10 +197,16 @@ def find_server() -> Path:
 
 
 def free_port() -> int:
-    """A free port outside the range of outgoing connections, which could occupy it while the server restarts."""
+    """A free port outside the range of outgoing connections, which could occupy it while the server restarts.
+
+    A process gets each port once: whatever is to listen on the one before may not have started yet.
+    """
     for port in random.SystemRandom().sample(_PORTS, _PORT_ATTEMPTS):
+        if port in _returned_ports:
+            continue
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
+            _returned_ports.add(port)
             return port
     raise EngineRefused(f"no free port was found on 127.0.0.1 between {_PORTS.start} and {_PORTS.stop}")
 
