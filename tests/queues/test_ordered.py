@@ -210,7 +210,7 @@ async def test_an_extended_lease_holds_the_group(tenant: Tenant, second_gateway:
     (await tenant.ack(queue, a1["receiptId"])).problem(409, "lease-expired")
     (await tenant.ack(queue, extended["newReceiptId"])).ok()
     (await tenant.ack(queue, extended["newReceiptId"])).ok()
-    assert payloads(await tenant.pull(queue)) == ["a2"]
+    assert payloads(await tenant.pull(queue, waitMs=10_000)) == ["a2"]
 
 
 async def test_a_message_that_failed_too_often_becomes_a_dead_letter(tenant: Tenant, clock: EveryClock) -> None:

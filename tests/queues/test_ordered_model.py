@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from postroad.queues import group_maintenance, group_sequences
 from postroad.queues.capability import QueuesCapability
 from postroad.queues.dispatch_routing import DispatchRouting
 from postroad.runtime.embedded_server import EmbeddedServerSettings
@@ -305,7 +306,11 @@ async def play(steps: list[tuple[str, int]], engine: Engine, first: Gateway, sec
     await player.check()
 
 
-def test_an_ordered_queue_behaves_like_its_model(tmp_path: Path) -> None:
+@pytest.mark.parametrize("far", [512, 1])
+def test_an_ordered_queue_behaves_like_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, far: int) -> None:
+    """With messages that are close to each other, and as if they were far apart: then their sequences are kept."""
+    monkeypatch.setattr(group_sequences, "_FAR", far)
+    monkeypatch.setattr(group_maintenance, "_FEW_GROUPS", far)
     with ThreadPoolExecutor(1) as executor:
         executor.submit(run_examples, Engine(EmbeddedServerSettings(tmp_path))).result()
 

@@ -245,6 +245,17 @@ async def at(connection: Connection, stream: str, sequence: int) -> Entry | None
     """The entry with this sequence, or None."""
     if connection.settings.has_replicas:
         return await _read_from_leader(connection, stream, {"seq": sequence})
+    return await _any_at(connection, stream, sequence)
+
+
+async def at_each(connection: Connection, stream: str, sequences: Sequence[int]) -> list[Entry | None]:
+    """The entries with these sequences. Any replica answers: None may also mean that it lags behind."""
+    if len(sequences) == 1:
+        return [await _any_at(connection, stream, sequences[0])]
+    return await asyncio.gather(*(_any_at(connection, stream, sequence) for sequence in sequences))
+
+
+async def _any_at(connection: Connection, stream: str, sequence: int) -> Entry | None:
     return await _durable_entry(connection, stream, await _direct_get(connection, stream, msgspec.json.encode({"seq": sequence})))
 
 

@@ -34,6 +34,7 @@ from postroad.queues.group_store import live_subject
 from postroad.queues.group_turns import (
     CONFLICTS_MAX,
     PULL_BYTES_MAX,
+    WALK_AHEAD,
     DeadLetterMessage,
     DispatchCounts,
     LeasedMessage,
@@ -49,8 +50,6 @@ from postroad.queues.repeated_pulls import RepeatedPulls
 _TICK_SECONDS = 0.25  # how often groups are looked at while pulls wait, whatever the clock does
 _CATCH_UP_SECONDS = 1.0
 _READ_AGE_SECONDS = 10.0  # far less than the time for which the record of an empty group is kept
-_CLEAN_SECONDS = 1.0
-_SCAN_SECONDS = 30.0
 
 log = structlog.get_logger("postroad.queues")
 
@@ -70,9 +69,7 @@ class GroupDispatcher(RepeatedPulls):
         self._serving = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
-        self._loaded = asyncio.Event()
         self._closed_by: PostroadError | None = None
-        self._must_scan = asyncio.Event()
         self._catching_up: dict[str, asyncio.Future[None]] = {}
         self.used_at = asyncio.get_running_loop().time()
 
@@ -81,7 +78,7 @@ class GroupDispatcher(RepeatedPulls):
     async def start(self) -> None:
         """Find the groups. Raises EngineUnavailable."""
         self._stop_subscription = self._connection.subscribe(f"{live_subject(self.record)}.*", self._on_stored)
-        self._stop_reconnect = self._connection.on_reconnect(self._must_scan.set)
+        self._stop_reconnect = self._connection.on_reconnect(self._reconnected)
         try:
             await self._scan()
         except BaseException:
@@ -89,6 +86,7 @@ class GroupDispatcher(RepeatedPulls):
             await self._stop_subscription()
             raise
         self._start(self._maintain())
+        self._begin_walk()
 
     async def close(self, error: PostroadError) -> None:
         """End all waiting pulls and operations with the error."""
@@ -114,14 +112,26 @@ class GroupDispatcher(RepeatedPulls):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    def _reconnected(self) -> None:
+        """Notices may have been lost, and an engine that lost its newest messages gives their sequences to others."""
+        self._begin_walk()
+        self._must_scan.set()
+
+    def _begin_walk(self) -> None:
+        self._start(self._walk(self._index.sequences.begin_walk()))
+
     def _on_stored(self, message: IncomingMessage) -> None:
         headers = message.headers or {}
         caught_up = self._catching_up.pop(message.subject, None)
         if caught_up is not None:
             resolve(caught_up, None)
-        if "Nats-Sequence" not in headers or "Nats-Rollup" in headers:  # the latter is the end of a group's messages
+        if "Nats-Sequence" not in headers:
             return
-        group = self._index.stored(message.subject.rpartition(".")[2], int(headers["Nats-Sequence"]))
+        token, sequence = message.subject.rpartition(".")[2], int(headers["Nats-Sequence"])
+        if "Nats-Rollup" in headers:
+            self._index.sequences.ended(token, sequence)
+            return
+        group = self._index.stored(token, sequence, int(headers["Nats-Last-Sequence"]))
         self._index.place(group, self._clock())
         if self._waiting:
             self._pump()
@@ -136,27 +146,6 @@ class GroupDispatcher(RepeatedPulls):
                 await caught_up
         except (TimeoutError, ConnectionLost):
             self._catching_up.pop(subject, None)
-
-    async def _maintain(self) -> None:
-        """Load all states once, then remove what is settled and search for messages of which no notice arrived."""
-        loop = asyncio.get_running_loop()
-        scan_at = loop.time() + _SCAN_SECONDS
-        while True:
-            try:
-                if not self._loaded.is_set():
-                    await self._load_all()
-                    self._loaded.set()
-                await self._clean()
-                if loop.time() >= scan_at or self._must_scan.is_set():
-                    self._must_scan.clear()
-                    await self._scan()
-                    scan_at = loop.time() + _SCAN_SECONDS
-                    self._pump()
-            except PostroadError as problem:
-                log.warning("dispatcher_maintenance_failed", stream=self.record.stream, code=problem.code)
-            except Exception:  # the next round may succeed, and without it statistics of the queue would wait for ever
-                log.exception("dispatcher_maintenance_failed", stream=self.record.stream)
-            await asyncio.sleep(_CLEAN_SECONDS)
 
     # Pulls
 
@@ -192,6 +181,8 @@ class GroupDispatcher(RepeatedPulls):
         if self._closed_by is not None:
             return
         now, loop_now = self._clock(), asyncio.get_running_loop().time()
+        if self._index.sequences.kept < WALK_AHEAD:
+            self._walks_on.set()
         self._index.advance(now)
         is_paused = self._present().is_paused
         while self._waiting and not is_paused and self._index.has_ready:

@@ -8,6 +8,7 @@ import heapq
 from collections import deque
 from typing import Any
 
+from postroad.queues.group_sequences import GroupSequences
 from postroad.queues.group_state import GroupState
 
 KEPT_MAX = 64  # settled messages of a group that are stored before they are removed
@@ -67,6 +68,7 @@ class Group:
 class GroupIndex:
     def __init__(self) -> None:
         self.groups: dict[str, Group] = {}
+        self.sequences = GroupSequences()
         self.new_count = 0  # messages that were never delivered, of all groups
         self.open_groups: dict[str, Group] = {}  # with delivered messages that are not settled
         self._ready: deque[Group] = deque()
@@ -84,11 +86,13 @@ class GroupIndex:
         self.set_count(group, 0)
         group.is_ready = False
         self.groups.pop(group.token, None)
+        self.sequences.remove(group.token)
         self.open_groups.pop(group.token, None)
         self.unclean.pop(group.token, None)
 
     def clear(self) -> None:
         """Forget all groups but those that a task works on."""
+        self.sequences.clear()
         for group in list(self.groups.values()):
             if not group.is_busy:
                 self.forget(group)
@@ -102,6 +106,8 @@ class GroupIndex:
         group.state, group.record_sequence, group.blocked_until_ms, group.forget_at_ms = state, record_sequence, 0, 0
         if state is None:
             group.ahead = None
+        else:
+            self.sequences.passed(group.token, state.last)
         if state is not None and state.open:
             self.open_groups[group.token] = group
         else:
@@ -109,9 +115,10 @@ class GroupIndex:
         if state is not None and (state.kept > KEPT_MAX or not state.open):
             self.unclean[group.token] = group
 
-    def stored(self, token: str, sequence: int) -> Group:
-        """Note a new message of a group."""
+    def stored(self, token: str, sequence: int, previous: int) -> Group:
+        """Note a new message of a group, which follows the one with the sequence `previous`."""
         group = self.group(token)
+        self.sequences.noticed(token, sequence, previous)
         if sequence > group.newest:  # else it was counted by a scan
             group.newest, group.is_newest_exact = sequence, True
             self.set_count(group, group.count + 1)

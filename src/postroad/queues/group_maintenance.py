@@ -1,23 +1,54 @@
 """Upkeep of a dispatcher's index: find groups, load their states, remove what is settled."""
 
 import asyncio
+from collections.abc import Sequence
 
 import msgspec
+import structlog
 
-from postroad.kernel.errors import Conflict
+from postroad.jetstream.stream_reader import Entry
+from postroad.kernel.errors import Conflict, PostroadError
 from postroad.queues.group_index import KEPT_MAX, Group
 from postroad.queues.group_state import EMPTY, GroupState
-from postroad.queues.group_store import EMPTY_RECORD_MS
-from postroad.queues.group_turns import GroupTurns
+from postroad.queues.group_store import EMPTY_RECORD_MS, token_of
+from postroad.queues.group_turns import WALK_AHEAD, GroupTurns
 
 _CLEANED_PER_ROUND = 50
 _LOADED_PER_ROUND = 400
+_CLEAN_SECONDS = 1.0
+_SCAN_SECONDS = 30.0
+_WALKED_PER_PAGE, _WALKED_BYTES = 512, 8 * 1024  # messages, and bytes of one on average: a walk reads them
+_FEW_GROUPS = 512  # their messages are close to each other, so nothing is gained by a walk
+
+log = structlog.get_logger("postroad.queues")
 
 
 class GroupMaintenance(GroupTurns):
+    async def _maintain(self) -> None:
+        """Load all states once, then remove what is settled and search for messages of which no notice arrived."""
+        loop = asyncio.get_running_loop()
+        scan_at = loop.time() + _SCAN_SECONDS
+        while True:
+            try:
+                if not self._loaded.is_set():
+                    await self._load_all()
+                    self._loaded.set()
+                await self._clean()
+                if loop.time() >= scan_at or self._must_scan.is_set():
+                    self._must_scan.clear()
+                    await self._scan()
+                    scan_at = loop.time() + _SCAN_SECONDS
+                    self._pump()
+            except PostroadError as problem:
+                log.warning("dispatcher_maintenance_failed", stream=self.record.stream, code=problem.code)
+            except Exception:  # the next round may succeed, and without it statistics of the queue would wait for ever
+                log.exception("dispatcher_maintenance_failed", stream=self.record.stream)
+            await asyncio.sleep(_CLEAN_SECONDS)
+
     async def _scan(self) -> None:
         """Compare the index with the stream."""
         counted, recorded, last = await self._store.scan()
+        self._scanned_to = last
         now = self._clock()
         for number, (token, count) in enumerate(counted.items()):
             if number % 1000 == 999:
@@ -48,6 +79,40 @@ class GroupMaintenance(GroupTurns):
             for group in some:
                 if group.state is None and not group.is_busy:
                     self._set_loaded(group, *states.get(group.token, (EMPTY, 0)))
+
+    async def _walk(self, number: int) -> None:
+        """Find the sequences of the messages that are stored, in the order of the stream, not far ahead of what is delivered."""
+        sequences, position, reached = self._index.sequences, 1, 0
+        is_end = False
+        try:
+            await self._loaded.wait()  # settled messages are left out
+            is_end = sum(1 for group in self._index.groups.values() if group.count) < _FEW_GROUPS
+            while not is_end and sequences.walk == number:
+                if sequences.kept >= WALK_AHEAD:
+                    self._walks_on.clear()
+                    await self._walks_on.wait()
+                    continue
+                reached = max(reached, self._scanned_to)
+                page = await self._store.page(position, _WALKED_PER_PAGE)
+                if sequences.walk == number:
+                    self._keep(page.entries)
+                position = page.next_sequence
+                is_end = page.is_end and (not page.entries or sequences.heard < position)
+                if sum(len(one.payload) for one in page.entries) > _WALKED_BYTES * len(page.entries):
+                    return
+            reached = max(reached, position - 1)
+        except PostroadError as problem:
+            log.warning("dispatcher_walk_failed", stream=self.record.stream, code=problem.code)
+        finally:
+            if sequences.walk == number:
+                sequences.end_walk(reached if is_end else 0)
+
+    def _keep(self, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            token = token_of(entry.subject)
+            group = self._index.groups.get(token)
+            if entry.payload and (group is None or group.state is None or entry.sequence > group.state.last):
+                self._index.sequences.walked(token, entry.sequence)
 
     async def _clean(self) -> None:
         """Remove settled messages, and let the records of empty groups expire."""

@@ -15,7 +15,7 @@ from postroad.jetstream.commit import Committers, PendingMessage, PublishAck
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import purge_stream, stream_info, subject_counts
 from postroad.jetstream.protocol import header_lines
-from postroad.jetstream.stream_reader import Entry
+from postroad.jetstream.stream_reader import Entry, Page
 from postroad.kernel.ids import new_id
 from postroad.queues.group_index import Group
 from postroad.queues.group_state import EMPTY, GroupState, decode_state, encode_state
@@ -54,7 +54,7 @@ class GroupStore:
         for start in range(0, len(groups), _LOADED_TOGETHER):
             subjects = [self._record.state_subject(one.token) for one in groups[start : start + _LOADED_TOGETHER]]
             for entry in await stream_reader.newest(self._connection, self._record.stream, subjects):
-                found[_token(entry.subject)] = _state_of(entry)
+                found[token_of(entry.subject)] = _state_of(entry)
         return found
 
     async def read(self, group: Group, state: GroupState, count: int) -> GroupMessages:
@@ -79,6 +79,20 @@ class GroupStore:
             return GroupMessages([entry for entry in found if entry.sequence < limit], gone, is_end=False)
         return GroupMessages(found, gone, is_end)
 
+    async def read_at(self, group: Group, sequences: Sequence[int]) -> list[Entry]:
+        """The messages of a group with these sequences, in order, up to one that is not there."""
+        subject, found = self._record.group_subject(group.token), list[Entry]()
+        for entry in await stream_reader.at_each(self._connection, self._record.stream, sequences):
+            if entry is None or entry.subject != subject or not entry.payload:
+                break
+            found.append(entry)
+        return found
+
+    async def page(self, position: int, count: int) -> Page:
+        """Messages of all groups from a position on, in the order of the stream."""
+        subject = self._record.group_subject("*")
+        return await stream_reader.read(self._connection, self._record.stream, subject, position, count, _READ_BYTES)
+
     async def count_from(self, group: Group, sequence: int) -> int:
         """The number of messages at or after a sequence."""
         subject = self._record.group_subject(group.token)
@@ -96,9 +110,9 @@ class GroupStore:
         counts: dict[str, int] = {}
         recorded: set[str] = set()
         async for page in subject_counts(self._connection, self._record.stream, self._record.group_subject("*")):
-            counts |= {_token(subject): count for subject, count in page.items()}
+            counts |= {token_of(subject): count for subject, count in page.items()}
         async for page in subject_counts(self._connection, self._record.stream, self._record.state_subject("*")):
-            recorded.update(_token(subject) for subject in page)
+            recorded.update(token_of(subject) for subject in page)
         return counts, recorded, 0 if info is None else info.state.last_seq
 
     # Writing
@@ -160,7 +174,7 @@ def live_subject(record: QueueRecord) -> str:
     return f"live.{record.subject}.g"
 
 
-def _token(subject: str) -> str:
+def token_of(subject: str) -> str:
     return subject.rpartition(".")[2]
 
 

@@ -33,7 +33,9 @@ CONFLICTS_MAX = 20  # writes of a group that another dispatcher changes
 PULL_BYTES_MAX = 4 * 1024 * 1024
 _LAG_MS = 5  # a healthy replica lags less
 _IDLE_GROUPS_MAX = 50_000
+WALK_AHEAD = 65_536  # sequences that are kept when the walk through a backlog waits
 _AHEAD_MAX, _AHEAD_BYTES = 16, 16 * 1024  # messages of a group that are read ahead, and their bytes
+_BY_SEQUENCE_MAX = 64  # messages of a group that are read at once, each for itself
 _AHEAD_SECONDS = 5.0  # less than the time in which a lease must follow the read of its message
 
 log = structlog.get_logger("postroad.queues")
@@ -119,10 +121,18 @@ class GroupTurns:
         self.record = record
         self._store = GroupStore(connection, committers, record)
         self._index = GroupIndex()
+        self._loaded = asyncio.Event()  # all states
+        self._must_scan = asyncio.Event()
+        self._scanned_to = 0  # the last sequence of the stream when it was compared with the index
+        self._walks_on = asyncio.Event()  # for the walk that finds sequences, while few are kept
         self._payload_bytes = 1024.0  # of a message, on average
 
     def _begin_flush(self, group: Group) -> None:
         """Apply the operations that have arrived for the group."""
+        raise NotImplementedError
+
+    def _pump(self) -> None:
+        """Serve the pulls that wait."""
         raise NotImplementedError
 
     def _present(self) -> QueueRecord:
@@ -228,8 +238,14 @@ class GroupTurns:
         return GroupMessages(entries[:count], (), is_end and len(entries) <= count), ahead.read_at
 
     async def _read(self, group: Group, state: GroupState, count: int) -> GroupMessages:
-        """Read the next messages, and some more of a group that has many, if they are small."""
+        """Read the next messages: each for itself if they are far apart, else with some more of a group that has many."""
+        known = await self._read_known(group, state, count)
+        if known is not None:
+            group.ahead = None
+            return known
         more = min(_AHEAD_MAX, int(_AHEAD_BYTES / max(self._payload_bytes, 1))) if group.count > count else 0
+        if self._index.sequences.walk and self._index.sequences.kept < WALK_AHEAD:  # what is far ahead is known soon
+            more = 0
         read_at = asyncio.get_running_loop().time()
         found = await self._store.read(group, state, count + more)
         if found.entries:
@@ -240,6 +256,18 @@ class GroupTurns:
             return found
         group.ahead = _ReadAhead(left, wanted[-1].sequence, found.is_end, read_at)
         return GroupMessages(wanted, (), is_end=False)
+
+    async def _read_known(self, group: Group, state: GroupState, count: int) -> GroupMessages | None:
+        """The next messages by their sequences, if these are known and far apart."""
+        sequences = self._index.sequences
+        known = None if state.open else sequences.next_of(group.token, state.last, min(count, _BY_SEQUENCE_MAX), group.newest)
+        if known is None:
+            return None
+        entries = await self._store.read_at(group, known.sequences)
+        if len(entries) < len(known.sequences):  # some are gone: search, and do not try these again
+            sequences.forget(group.token)
+            return None
+        return GroupMessages(entries, (), known.is_all)
 
     def _readable(self, entry: Entry) -> StoredMessage | None:
         """None for a message that another client of the NATS server wrote: it must not block its group."""

@@ -13,8 +13,6 @@ _BUSY_SECONDS = 0.005
 
 
 class RepeatedPulls(GroupMaintenance):
-    _loaded: asyncio.Event
-
     async def _repeat(self, receive: str, lease_ms: int) -> list[LeasedMessage]:
         """The messages that an earlier pull with the same id leased, with new leases; none if one of them was settled."""
         await self._loaded.wait()
