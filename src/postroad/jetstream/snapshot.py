@@ -21,6 +21,8 @@ _SILENCE_SECONDS = 60.0  # without a chunk; the server reads the next one from i
 _START_SECONDS = 60.0
 _FINISH_SECONDS = 600.0  # the server reads and indexes the whole stream
 _CHUNKS_IN_FLIGHT = 16
+_LISTEN_SECONDS = 4.0  # until all servers know who receives a restore; it ends itself after five seconds without a chunk
+_LISTEN_RETRY_SECONDS = 0.02
 _CLOSED_PIPE = "closed pipe"  # the server's watchdog has ended the restore
 
 
@@ -132,15 +134,18 @@ async def restore_stream(connection: Connection, snapshot: Snapshot, chunks: Ite
     if begun.error is not None:
         raise translate(begun.error)
     in_flight: deque[asyncio.Future[Reply]] = deque()
+    left = iter(chunks)
     try:
-        for chunk in chunks:
+        if first := next(left, b""):
+            await _send_first(connection, name, begun.deliver_subject, first)
+        for chunk in left:
             reply_subject, replied = connection.expect()
             connection.send(encode_plain(begun.deliver_subject, chunk, reply_subject))
             in_flight.append(replied)
             if len(in_flight) >= _CHUNKS_IN_FLIGHT:
-                await _received(name, in_flight.popleft())
+                _check_received(name, await _reply(in_flight.popleft()))
         while in_flight:
-            await _received(name, in_flight.popleft())
+            _check_received(name, await _reply(in_flight.popleft()))
         ended = _decode_restore((await connection.request(begun.deliver_subject, b"", timeout=_FINISH_SECONDS)).data)
     except (ConnectionLost, TimeoutError) as exc:
         raise EngineUnavailable(f"the engine stopped restoring {name}", retry_after=1) from exc
@@ -154,10 +159,26 @@ def _is_platform(stream: str) -> bool:
     return "_" not in stream
 
 
-async def _received(name: str, replied: "asyncio.Future[Reply]") -> None:
-    """Raises EngineRefused if the server has ended the restore, ConnectionLost, TimeoutError."""
+async def _send_first(connection: Connection, name: str, subject: str, chunk: bytes) -> None:
+    """In a cluster another server may receive the restore, of which the one that we are connected to learns a moment later.
+    Raises EngineRefused, ConnectionLost, TimeoutError."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + _LISTEN_SECONDS
+    while True:
+        reply = await connection.request(subject, chunk, timeout=_SILENCE_SECONDS)
+        if reply.status != "503" or loop.time() > deadline:
+            return _check_received(name, reply)
+        await asyncio.sleep(_LISTEN_RETRY_SECONDS)
+
+
+async def _reply(replied: "asyncio.Future[Reply]") -> Reply:
+    """Raises ConnectionLost, TimeoutError."""
     async with asyncio.timeout(_SILENCE_SECONDS):
-        reply = await replied
+        return await replied
+
+
+def _check_received(name: str, reply: Reply) -> None:
+    """Raises EngineRefused if the server has ended the restore."""
     error = _decode_restore(reply.data).error if reply.data else None
     if reply.status == "503" or (error is not None and _CLOSED_PIPE in error.description):
         raise EngineRefused(
