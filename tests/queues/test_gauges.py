@@ -2,7 +2,6 @@
 
 import re
 
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from postroad.container import Role
@@ -118,27 +117,28 @@ async def test_the_number_of_series_is_limited(gateway: Gateway) -> None:
     assert found["t", "a"]["postroad_queue_ready"] == 100
 
 
-async def test_stale_samples_are_not_reported(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
-    gauges = QueueGauges(gateway.node.platform.connection)
-    publisher = SamplePublisher(gateway.node.platform.connection, queues_max=2, seconds=0)
+class Recorder:
+    """A connection of which only `publish` is used."""
+
+    def __init__(self) -> None:
+        self.payloads: list[bytes] = []
+
+    def publish(self, _subject: str, payload: bytes) -> None:
+        self.payloads.append(payload)
+
+
+async def test_stale_samples_are_not_reported(gateway: Gateway) -> None:
+    gauges, recorder = QueueGauges(gateway.node.platform.connection), Recorder()
     assert list(gauges.collect()) == []
     gauges._receive(b"nonsense")
-    payloads: list[bytes] = []
-
-    def keep(_connection: object, _subject: str, payload: bytes) -> None:
-        payloads.append(payload)
-
-    monkeypatch.setattr(type(gateway.node.platform.connection), "publish", keep)
-    await publisher.publish([sample("a")], [("t", "a")])
-    gauges._receive(payloads[0])
+    await SamplePublisher(recorder, queues_max=2, seconds=0).publish([sample("a")], [("t", "a")])  # type: ignore[arg-type]
+    gauges._receive(recorder.payloads[0])
     assert len(list(gauges.collect())) == len(GAUGES) + 1
     gauges._expires_at = 0.0
     assert list(gauges.collect()) == []
 
 
-async def test_no_queues_are_reported_if_the_limit_is_zero(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def fail(*_given: object) -> None:
-        raise AssertionError
-
-    monkeypatch.setattr(type(gateway.node.platform.connection), "publish", fail)
-    await SamplePublisher(gateway.node.platform.connection, queues_max=0, seconds=1).publish([sample("a")], [("t", "a")])
+async def test_no_queues_are_reported_if_the_limit_is_zero() -> None:
+    recorder = Recorder()
+    await SamplePublisher(recorder, queues_max=0, seconds=1).publish([sample("a")], [("t", "a")])  # type: ignore[arg-type]
+    assert recorder.payloads == []

@@ -267,3 +267,19 @@ async def test_misroutes_of_a_deleted_tenant_are_not_stored(gateway: Gateway) ->
         counter._count(frame)
         await counter._flush()
         assert (health.misroutes.get(tenant.id) is None) is is_deleted
+
+
+async def test_two_leaders_count_a_command_once(gateway: Gateway) -> None:
+    """While leadership changes, both may have read the same frame."""
+    tenant, connection = await gateway.tenant(), gateway.node.platform.connection
+    await register_target(tenant)
+    sender = await register_sender(tenant)
+    (await sender.send(name="nothing")).problem(404, "route-missing")
+    health = gateway.node.platform.use(RouteHealthCapability)
+    [frame] = (await stream_reader.read(connection, "COMMANDS", f"command.{tenant.id}")).entries
+    counters = [MisrouteCounter(connection, health.misroutes, lambda _tenant: False) for _ in range(2)]
+    for counter in counters:
+        counter._count(frame)
+    for counter in counters:
+        await counter._flush()
+    assert await _misrouted(tenant, 1)

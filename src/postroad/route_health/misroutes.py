@@ -51,7 +51,7 @@ class MisrouteCounter:
         self, connection: Connection, table: ReplicatedTable[TenantMisroutes], is_deleted: Callable[[str], bool]
     ) -> None:
         self._connection, self._table, self._is_deleted = connection, table, is_deleted
-        self._found: dict[str, list[MisrouteRecord]] = {}
+        self._found: dict[str, list[tuple[int, MisrouteRecord]]] = {}  # with the sequences of their frames
         self._position = self._stored_position = 0
 
     async def run(self) -> None:
@@ -98,7 +98,7 @@ class MisrouteCounter:
                 one = _failure(line)
                 if one is not None:
                     at = one.timestamp
-                    found.append(MisrouteRecord(one.target, one.command_name, 1, at, at, one.source))
+                    found.append((entry.sequence, MisrouteRecord(one.target, one.command_name, 1, at, at, one.source)))
 
     async def _flush(self) -> None:
         """Store the counts of each tenant, then the position. Raises Conflict if another process counts, too."""
@@ -107,9 +107,10 @@ class MisrouteCounter:
         position = self._position
         while self._found:
             tenant, found = next(iter(self._found.items()))
-            if not self._is_deleted(tenant):
-                known = self._table.get(tenant)
-                await self._put(tenant, with_misroutes(known or TenantMisroutes(), found, position))
+            known = self._table.get(tenant) or TenantMisroutes()
+            new = [one for sequence, one in found if sequence > known.position]  # a former leader may have counted the others
+            if new and not self._is_deleted(tenant):
+                await self._put(tenant, with_misroutes(known, new, position))
             del self._found[tenant]
         await self._put(PLATFORM, TenantMisroutes(position=position))
         self._stored_position = position
