@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from postroad.pipeline import delta_table
 from postroad.pipeline.compaction import compact
 from postroad.pipeline.delta_table import DataFile, LakeBroken, LakeTable, OtherWriter, TableFormat, batch_prefix, write_file
 from postroad.pipeline.lake import Counts, Lake, day_span
@@ -33,6 +35,15 @@ FORMAT = TableFormat("numbers", pa.schema([("number", pa.int64()), ("time", pa.t
 @pytest.fixture
 def storage(tmp_path: Path) -> Storage:
     return storage_at(str(tmp_path / "lake"))
+
+
+@pytest.fixture
+def object_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Storage, ObjectLake]]:
+    with object_store(tmp_path / "store.log") as port:
+        lake = ObjectLake(port)
+        for name, value in lake.environment.items():
+            monkeypatch.setenv(name, value)
+        yield storage_at(lake.environment["POSTROAD_LAKE"], lake.environment["POSTROAD_LAKE_ENDPOINT"]), lake
 
 
 def write(storage: Storage, *numbers: int, day: str = DAY, prefix: str = "b00000001") -> DataFile:
@@ -101,14 +112,28 @@ def test_a_second_writer_is_refused(storage: Storage) -> None:
 
 
 @pytest.mark.slow
-def test_a_second_writer_is_refused_on_an_object_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_writer_is_refused_on_an_object_store(object_storage: tuple[Storage, ObjectLake]) -> None:
     """A commit is a conditional put there: without one, the second writer would replace the first one's entry of the log."""
-    with object_store(tmp_path / "store.log") as port:
-        lake = ObjectLake(port)
-        for name, value in lake.environment.items():
-            monkeypatch.setenv(name, value)
-        _refuse_a_second_writer(storage_at(lake.environment["POSTROAD_LAKE"], lake.environment["POSTROAD_LAKE_ENDPOINT"]))
-        assert sorted(lake.read(FORMAT.name).column("number").to_pylist()) == [1, 2]
+    _refuse_a_second_writer(object_storage[0])
+    assert sorted(object_storage[1].read(FORMAT.name).column("number").to_pylist()) == [1, 2]
+
+
+@pytest.mark.slow
+def test_the_log_on_an_object_store_is_summarized_when_it_has_grown(
+    object_storage: tuple[Storage, ObjectLake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not at every maintenance."""
+    monkeypatch.setitem(delta_table._CONFIGURATION, "delta.checkpointInterval", "4")
+    storage, _ = object_storage
+    table = LakeTable(storage, FORMAT)
+    checkpoints = []
+    for number in range(1, 8):
+        table.commit([write(storage, number)], transactions={"a": number})
+        table.maintain()
+        names = storage.names(f"{FORMAT.name}/_delta_log")
+        checkpoints.append(sum(name.endswith(".checkpoint.parquet") for name in names))
+    assert checkpoints == [0, 0, 0, 1, 1, 1, 1]
+    assert LakeTable(storage, FORMAT).transaction("a") == 7
 
 
 def _refuse_a_second_writer(storage: Storage) -> None:

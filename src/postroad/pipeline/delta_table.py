@@ -163,13 +163,18 @@ class LakeTable:
         table = self._existing()
         if table is None:
             return
-        if table.version() - _last_checkpoint(self._log_folder()) >= int(_CONFIGURATION["delta.checkpointInterval"]):
+        if table.version() - self._last_checkpoint() >= int(_CONFIGURATION["delta.checkpointInterval"]):
             table.create_checkpoint()
             self._sync_log(f"{table.version():020d}.checkpoint.parquet", "_last_checkpoint")
             table.cleanup_metadata()
         if self._vacuum(table, dry_run=True):
             self._vacuum(table, dry_run=False)
             self._refresh(table)
+
+    def _last_checkpoint(self) -> int:
+        """The version that the last summary of the log has; 0 if there is none."""
+        pointer = self._storage.read_text(f"{self.format.name}/_delta_log/_last_checkpoint")
+        return int(json.loads(pointer)["version"]) if pointer else 0
 
     def _vacuum(self, table: DeltaTable, *, dry_run: bool) -> list[str]:
         return table.vacuum(retention_hours=_GRACE_HOURS, dry_run=dry_run, enforce_retention_duration=False, full=True)
@@ -247,13 +252,6 @@ def _is_complete_json(path: Path) -> bool:
     except ValueError:
         return False
     return bool(lines)
-
-
-def _last_checkpoint(folder: Path | None) -> int:
-    if folder is None:
-        return 0
-    versions = [int(path.name.split(".", 1)[0]) for path in folder.glob("*.checkpoint.parquet")]
-    return max(versions, default=0)
 
 
 def _data_files(table: DeltaTable, time_column: str) -> list[DataFile]:
