@@ -188,7 +188,7 @@ class Cluster:
         self.gateways.append(Installation(home, *arguments, **given))
         return self.gateways[-1]
 
-    async def wait_ready(self, seconds: float = 60) -> None:
+    async def wait_ready(self, seconds: float = 120) -> None:
         """Return once the cluster has a leader and executes requests."""
         connection = await self.connection()
         try:

@@ -198,13 +198,13 @@ async def test_events_of_tenants_are_dropped_and_not_failed_when_the_reserve_is_
     gateway: Gateway, tenant: Tenant, connection: Connection
 ) -> None:
     committers = Committers(connection, CommitPolicy(), WriteBufferLimit(1 << 20))
-    committers.storage.store.measure(StoreMeasurement(limit=40), reserve=100)
+    committers.storage.store.measure(StoreMeasurement(limit=400_000), reserve=1_000_000)
     outbox, before = Outbox(committers, now_ms), dropped()
     await outbox.commit(None, event(tenant.id, "dropped"))
     outbox.record(None, event(tenant.id, "dropped"))
     await outbox.drain()
     assert dropped() - before == 2
-    committers.storage.store.measure(StoreMeasurement(limit=60), reserve=100)
+    committers.storage.store.measure(StoreMeasurement(limit=600_000), reserve=1_000_000)
     await outbox.commit(None, event(tenant.id, "stored"))
     assert await queues_of(gateway, tenant) == ["stored"]
 
