@@ -41,6 +41,18 @@ def test_the_probe_of_a_half_open_breaker_is_made_alone() -> None:
     assert owned.start(3 * BREAKER_OPEN_MS) is None, "the probe is in flight"
 
 
+def test_more_attempts_may_start_while_there_is_a_place_and_a_message_that_waits() -> None:
+    """Then `start` starts one, and else it returns None."""
+    owned = _owned(3)
+    may_start: list[bool] = []
+    for is_started in (True, False, True, True, False):  # the window has one place at first; in the end no message waits
+        may_start.append(owned.may_start_more)
+        assert isinstance(owned.start(0), Started) is is_started
+        if not is_started or owned.in_flight > 1:
+            owned.window.grow()
+    assert may_start == [True, False, True, True, False]
+
+
 def test_a_refused_message_neither_counts_for_the_breaker_nor_against_it() -> None:
     owned = _owned(0)
     for _ in range(BREAKER_FAILURES - 1):
@@ -144,3 +156,16 @@ async def test_a_tenant_without_attempts_starts_one_however_many_tenants_have_so
     assert sorted(started) == ["acme", "globex", "initech"]
     hold.set()
     await scheduler.stop()
+
+
+async def test_an_attempt_that_is_cancelled_before_it_runs_frees_its_place() -> None:
+    async def attempt(_owned: OwnedSubscription, _started: Started) -> None:
+        """Not reached."""
+
+    scheduler = Scheduler(attempt, lambda: 0, slots=3, is_served=lambda _tenant: True)
+    owned = _owned(1)
+    scheduler.add(owned)
+    scheduler._pump()
+    assert owned.in_flight == scheduler.in_flight == 1
+    await scheduler.stop()
+    await eventually(lambda: owned.in_flight == 0)

@@ -1,5 +1,6 @@
 """Attempts: send one message, judge the result, and apply it to the subscription's progress."""
 
+from collections.abc import Awaitable
 from functools import cache
 
 import structlog
@@ -36,6 +37,10 @@ log = structlog.get_logger("postroad.subscriptions")
 def _in_quarantine(reason: str) -> AttemptResult:
     """The result of an attempt that cannot be made, whose message becomes a dead letter."""
     return AttemptResult(Outcome.REFUSED, 0, error=reason, is_ours=True)
+
+
+async def _without_secret() -> AttemptResult:
+    return AttemptResult(Outcome.TRANSIENT, 0, error="the secret cannot be decrypted", is_ours=True)
 
 
 @cache
@@ -81,7 +86,7 @@ class Attempter:
     ) -> AttemptResult:
         """One attempt. A message that cannot be sent, for whatever reason, is refused. Raises PostroadError."""
         try:
-            return await self._send(record, message, attempt, delivery, span)
+            return await self._sending(record, message, attempt, delivery, span)
         except NotDeliverable as refused:
             return AttemptResult(Outcome.REFUSED, 0, error=storable(str(refused)))
         except PostroadError:
@@ -90,24 +95,25 @@ class Attempter:
             log.exception("message_not_sent", subscription=record.id, sequence=message.stored.sequence)
             return _in_quarantine(reason_of("the message cannot be sent", problem))
 
-    async def _send(
+    def _sending(
         self, record: SubscriptionRecord, message: OutgoingMessage, attempt: int, delivery: str | None, span: Span | None
-    ) -> AttemptResult:
+    ) -> Awaitable[AttemptResult]:
+        """The attempt, to be awaited: every coroutine between here and the connection costs each delivery."""
         form = self._formats.of(record)
         if record.delivery_type is DeliveryType.QUEUE:
             once = None
             if delivery is not None and record.ordering is Ordering.KEY:
                 key = ordering_key(record, ReceivedMessage(message.stored))
                 once = SequenceNumber(f"{delivery}\0{key}", message.stored.sequence)
-            return await self._queues.attempt(record, self._queue_message(record, message), record.queue or "", once, span)
+            return self._queues.attempt(record, self._queue_message(record, message), record.queue or "", once, span)
         if form is not None:
-            return await self._push.attempt_formatted(record, message, form, span)
+            return self._push.attempt_formatted(record, message, form, span)
         try:
             endpoint = self._endpoints.of(record, self._clock())
         except DecryptionFailed:
             log.error("subscription_secret_unreadable", tenant=record.tenant, subscription=record.id)
-            return AttemptResult(Outcome.TRANSIENT, 0, error="the secret cannot be decrypted", is_ours=True)
-        return await self._push.attempt(endpoint, message, attempt, span)
+            return _without_secret()
+        return self._push.attempt(endpoint, message, attempt, span)
 
     def _queue_message(self, record: SubscriptionRecord, message: OutgoingMessage) -> StoredMessage:
         form = self._formats.of(record)
@@ -134,7 +140,12 @@ class Attempter:
         is_live = started.cursor is owned.live
         delivery = record.delivery if is_live else f"{record.incarnation}/{started.cursor.name}"
         quarantine = cursor.quarantine(started.sequence)
-        result = _in_quarantine(quarantine) if quarantine else await self.send(record, message, started.attempt, delivery)
+        if quarantine:
+            result = _in_quarantine(quarantine)
+        elif self._tracer is None:
+            result = await self._send_or_refuse(record, message, started.attempt, delivery, None)
+        else:
+            result = await self.send(record, message, started.attempt, delivery)
         now_ms = self._clock()
         decision = decide(
             result.outcome,

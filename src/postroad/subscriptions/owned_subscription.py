@@ -143,6 +143,16 @@ class OwnedSubscription:
                 return self._begin(one, started, now_ms)
         return first_ms
 
+    @property
+    def may_start_more(self) -> bool:
+        """False if `start` would return None: there is no place for another attempt, or no message waits for one."""
+        if self.in_flight >= self.window.size:
+            return False
+        for one in self.cursors.values():  # noqa: SIM110  # a generator would cost more than the rest
+            if one.cursor.next_due_ms is not None:
+                return True
+        return False
+
     def _begin(self, one: OwnedCursor, started: tuple[int, int], now_ms: int) -> Started:
         for rate in (self.rate, one.rate):
             if rate is not None:

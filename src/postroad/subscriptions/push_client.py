@@ -1,8 +1,9 @@
 """One attempt to deliver a message to an HTTP endpoint."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from postroad.api.subscriptions import BODY_EXCERPT_BYTES
 from postroad.kernel.clock import Clock
@@ -62,11 +63,16 @@ class PushClient:
         """Raises OutboundRefused if the URL is not allowed."""
         self._outbound.check(url, allow_loopback=self._allow_loopback, allow_http=allow_http)
 
-    async def attempt(self, endpoint: Endpoint, message: OutgoingMessage, number: int, span: Span | None = None) -> AttemptResult:
-        """POST the message and judge the response. Does not raise for failures of the endpoint. `span`: that of the attempt."""
+    def attempt(
+        self, endpoint: Endpoint, message: OutgoingMessage, number: int, span: Span | None = None
+    ) -> Coroutine[Any, Any, AttemptResult]:
+        """POST the message and judge the response. Does not raise for failures of the endpoint. `span`: that of the attempt.
+
+        Raises OutboundRefused at once.
+        """
         headers = attempt_headers(endpoint, message.stored, number, self._clock(), span)
         lines = HeaderLines(endpoint.header_lines + message.header_lines(endpoint.topic, endpoint.format))
-        return await self._post(endpoint, message.stored.body, headers, lines, outcome_of)
+        return self._post(endpoint, message.stored.body, headers, lines, outcome_of)
 
     async def attempt_formatted(
         self, record: SubscriptionRecord, message: OutgoingMessage, form: DeliveryFormat, span: Span | None = None

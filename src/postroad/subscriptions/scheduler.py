@@ -8,7 +8,8 @@ import asyncio
 import contextlib
 import heapq
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from postroad.kernel.clock import Clock
 from postroad.subscriptions.fair_ring import FairRing
@@ -17,7 +18,7 @@ from postroad.subscriptions.owned_subscription import OwnedSubscription, Started
 _CLOCK_POLL_SECONDS = 1.0  # the clock may be corrected
 _NOT_SERVED_MS = 5_000
 
-Attempt = Callable[[OwnedSubscription, Started], Awaitable[None]]
+Attempt = Callable[[OwnedSubscription, Started], Coroutine[Any, Any, None]]
 
 
 class Scheduler:
@@ -102,21 +103,17 @@ class Scheduler:
             started = owned.start(now_ms)
             if isinstance(started, Started):
                 self._in_flight[tenant] += 1
-                task = loop.create_task(self._run_attempt(owned, started))
+                task = loop.create_task(self._attempt(owned, started))
                 self._running[task] = owned
-                task.add_done_callback(self._running.pop)
-                self._ring.add(tenant, subscription)
+                task.add_done_callback(self._ended)
+                if owned.may_start_more:
+                    self._ring.add(tenant, subscription)
             elif started is not None:
                 self._wake_at(subscription, started)
 
-    async def _run_attempt(self, owned: OwnedSubscription, started: Started) -> None:
-        try:
-            await self._attempt(owned, started)
-        finally:
-            owned.in_flight -= 1
-            asyncio.get_running_loop().call_soon(self._ended, owned)  # after the slot of this task is free
-
-    def _ended(self, owned: OwnedSubscription) -> None:
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        owned = self._running.pop(task)
+        owned.in_flight -= 1
         tenant = owned.record.tenant
         self._in_flight[tenant] -= 1
         if not self._in_flight[tenant]:
