@@ -9,6 +9,8 @@ from standardwebhooks import Webhook
 
 from postroad.alerts.capability import AlertsCapability
 from postroad.alerts.events import ChannelFailing
+from postroad.alerts.records import RuleRecord
+from postroad.api.alerts import RuleDefinition
 from postroad.commands.events import SnapshotFailed
 from postroad.kernel.event import PLATFORM
 from postroad.queues.events import QueueSampled
@@ -180,6 +182,34 @@ async def test_other_names_of_rules_and_channels_are_refused(tenant: Tenant, rec
     (await tenant.client.put(f"/v1/alert-rules/{name}", {"events": "a.*"})).problem(400, "invalid-parameter")
     channel = {"kind": "webhook", "url": f"{receiver.url}/hook"}
     (await tenant.client.put(f"/v1/alert-channels/{name}", channel)).problem(400, "invalid-parameter")
+
+
+@pytest.mark.parametrize(
+    ("rule", "field"),
+    [
+        ({"events": "job.dead"}, "events"),
+        ({"events": "job.>"}, "events"),
+        ({"events": "snavio.comand.failed"}, "events"),
+        ({"events": "command.archived"}, "events"),
+        ({"events": "alert.*"}, "events"),
+        ({"events": "snavio.>", "source": "a b"}, "source"),
+        ({"events": "snavio.>", "target": "a/b/c"}, "target"),
+    ],
+)
+async def test_a_rule_that_no_event_can_match_is_refused(tenant: Tenant, rule: dict[str, str], field: str) -> None:
+    problem = (await tenant.client.put("/v1/alert-rules/mine", rule)).problem(422, "invalid-body")
+    assert problem["errors"][0]["path"] == f"$.{field}"
+
+
+async def test_a_rule_of_an_earlier_version_that_no_event_can_match_can_be_turned_off(node: Gateway, tenant: Tenant) -> None:
+    capability = node.node.platform.use(AlertsCapability)
+    old = RuleDefinition(events="job.dead", source="a b")
+    record = RuleRecord(tenant=tenant.id, name="mine", definition=old, updated_at_ms=1)
+    await capability._rule_table.create(f"{tenant.id}.mine", record)
+    off = {"events": "job.dead", "source": "a b", "enabled": False}
+    assert not (await tenant.client.put("/v1/alert-rules/mine", off)).ok()["enabled"]
+    for change in ({"events": "job.done"}, {"source": "b c"}):
+        (await tenant.client.put("/v1/alert-rules/mine", {**off, **change})).problem(422, "invalid-body")
 
 
 async def test_critical_events_cannot_be_left_without_a_channel(tenant: Tenant, receiver: Receiver) -> None:

@@ -26,7 +26,7 @@ WHOLE: dict[str, Any] = {
         "bot/post": {"queue": "orders", "grants": ["billing", {"source": "partner/*"}], "quotas": {"billing": {"max": 5}}}
     },
     "alertChannels": {"hook": {"kind": "webhook", "url": "https://example.com/hook"}},
-    "alertRules": {"failing": {"events": "job.dead", "minCount": 3, "channels": ["dashboard"]}},
+    "alertRules": {"failing": {"events": "queue.dead_letters_growing", "minCount": 3, "channels": ["dashboard"]}},
 }
 
 

@@ -9,7 +9,7 @@ from postroad.alerts.events import EVENTS
 from postroad.alerts.live_alerts import LiveAlerts
 from postroad.alerts.monitors import DeadLetterMonitor, PipelineMonitor
 from postroad.alerts.notifier import Notifier
-from postroad.alerts.processor import AlertProcessor
+from postroad.alerts.processor import FOLLOWED, AlertProcessor
 from postroad.alerts.records import (
     ACTIONS_BUCKET,
     ALERTS_BUCKET,
@@ -39,7 +39,7 @@ from postroad.api.alerts import (
 from postroad.crypto.secret_encryption import SecretCipher
 from postroad.http.routing import Route
 from postroad.jetstream.replicated_table import ReplicatedTable
-from postroad.kernel.event import PLATFORM
+from postroad.kernel.event import PLATFORM, event_name
 from postroad.kernel.task_group import run_all
 from postroad.platform import Assembly, BackgroundJob, Capability, Platform, Role, every
 from postroad.queues.capability import QueuesCapability
@@ -128,6 +128,7 @@ class AlertsCapability(Capability):
 
     def assembled(self, assembly: Assembly) -> None:
         self.alerts.visibility = EventVisibility(assembly.events)
+        self.rules.types = [event_name(one) for one in assembly.events if one.stream in FOLLOWED and not one.is_attached]
 
     def background_jobs(self) -> Sequence[BackgroundJob]:
         return (

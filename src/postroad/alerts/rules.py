@@ -89,6 +89,12 @@ class Rule:
         )
 
 
+def can_raise_alerts(events: str, types: Iterable[str]) -> bool:
+    """Whether a rule with this pattern accepts one of the types."""
+    rule = Rule("", RuleDefinition(events=events))
+    return any(rule.accepts_type(one) for one in types)
+
+
 def _is_service(wanted: str | None, name: str | None, tenant: str) -> bool:
     return wanted is None or name == (wanted if "/" in wanted else f"{tenant}/{wanted}")
 

@@ -1,16 +1,17 @@
 """Alerts and alert rules: list, change, acknowledge, resolve."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
 from postroad.alerts.channels import Channels
 from postroad.alerts.records import ActionRecord, AlertRecord, RuleRecord, StoredAlert, alert_of, named_key, rule_of, status_of
 from postroad.alerts.rule_index import RuleIndex
-from postroad.alerts.rules import BUILT_IN, Rule, check_name, is_time_zone, uncovered_events
+from postroad.alerts.rules import BUILT_IN, Rule, can_raise_alerts, check_name, is_time_zone, uncovered_events
 from postroad.alerts.settings import AlertsSettings
 from postroad.api.alerts import Alert, AlertNotFound, AlertQuery, AlertRuleNotFound, CriticalEventUncovered, RuleDefinition
 from postroad.api.pages import Page
+from postroad.commands.rules import target_of
 from postroad.governance.audit import Audit
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.clock import Clock
@@ -25,6 +26,8 @@ _HISTORY_SECONDS = 90 * 86_400
 
 
 class AlertRules:
+    """`types` are those of the events that rules are compared with. They are set once all capabilities are built."""
+
     def __init__(
         self,
         table: ReplicatedTable[RuleRecord],
@@ -36,6 +39,7 @@ class AlertRules:
     ) -> None:
         self._table, self._index, self._channels = table, index, channels
         self._audit, self._clock, self._settings = audit, clock, settings
+        self.types: Sequence[str] = ()
 
     def all(self, tenant: str) -> list[Rule]:
         return self._index.rules(tenant)
@@ -60,6 +64,7 @@ class AlertRules:
         before = self._index.rule(context.tenant, name)
         if known is not None and known.definition == wanted and before is not None:
             return before, False
+        self._check_effect(context.tenant, wanted, before)
         count = self._table.count_under(f"{context.tenant}.")
         if known is None and count >= self._settings.alert_rules_max:
             raise Forbidden(f"the tenant has {count} alert rules; {self._settings.alert_rules_max} is the limit")
@@ -83,6 +88,21 @@ class AlertRules:
             raise invalid_field(
                 "$.quietHours.timeZone", f"{wanted.quiet_hours.time_zone!r} is not a time zone of the IANA database"
             )
+
+    def _check_effect(self, tenant: str, wanted: RuleDefinition, before: Rule | None) -> None:
+        """Refuse what no event can match. Fields that do not change stay as they are, so that an old rule can be turned off."""
+        known = None if before is None else before.definition
+        if (known is None or known.events != wanted.events) and not can_raise_alerts(wanted.events, self.types):
+            raise invalid_field(
+                "$.events",
+                f"no event that raises alerts has a type like {wanted.events!r}: docs/events.md lists the types. Events of "
+                "single jobs (`job.*`) raise none; `queue.dead_letters_growing` reports dead letters",
+            )
+        for name in ("source", "target"):
+            text = getattr(wanted, name)
+            is_new = text is not None and (known is None or getattr(known, name) != text)
+            if is_new and target_of(tenant, text) is None:
+                raise invalid_field(f"$.{name}", "must be <service> or <tenant>/<service>")
 
     def _check_coverage(self, tenant: str, rules: list[Rule]) -> None:
         missing = uncovered_events(_with_channels(one, lambda name: self._channels.exists(tenant, name)) for one in rules)
