@@ -6,10 +6,14 @@ import pytest
 from postroad.api.command_limits import Fairness, NewBan, RateLimit
 from postroad.api.commands import EMIT_SECONDS_MAX, POLL_SECONDS, NewEmitToken, RouteDefinition
 from postroad.commands import rules
-from postroad.commands.capability import cache_policy
+from postroad.commands.capability import CommandsCapability, cache_policy
 from postroad.commands.rules import Ages
 from postroad.commands.settings import CommandsSettings
 from postroad.commands.token_blocks import TOKEN_MS_MAX
+from postroad.kernel.clock import rfc3339
+from tests.commands.senders import grant, register_sender, register_target
+from tests.gateway import gateway_settings, running_gateway
+from tests.servers import Server
 
 SETTINGS = CommandsSettings()
 
@@ -42,6 +46,22 @@ def test_ages_of_the_caches() -> None:
 def test_settings(name: str, value: object) -> None:
     """Requirements 10, 24, 76, 80, 102, 103, 109, 149, 151"""
     assert getattr(SETTINGS, name) == value
+
+
+async def test_settings_reach_the_dispatcher(own_server: Server) -> None:
+    """Requirements 24, 56, 112"""
+    chosen = {"commands_window_seconds": 5, "snavio_dispatch_mode": "cold-only", "commands_without_telemetry": "degrade"}
+    async with running_gateway(gateway_settings(own_server.url, **chosen)) as gateway:
+        tenant = await gateway.tenant()
+        await register_target(tenant)
+        await grant(tenant, "billing")
+        sender = await register_sender(tenant)
+        gateway.clock.frozen_ms = gateway.clock()
+        assert (await sender.send(timestamp=rfc3339(gateway.clock() - 5000))).ok(202)["path"] == "slow"
+        late = await sender.send(timestamp=rfc3339(gateway.clock() - 5001))
+        assert late.problem(400, "command-invalid")["reason"] == "timestamp-expired"
+        assert (await tenant.client.get("/v1/tenant-config")).ok()["windowSeconds"] == 5
+        assert not gateway.node.platform.use(CommandsCapability).dispatcher.outcomes.needs_telemetry
 
 
 def test_routes_bans_and_tokens() -> None:
