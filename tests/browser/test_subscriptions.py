@@ -1,4 +1,4 @@
-"""Subscriptions: what the SNS API has in addition."""
+"""Subscriptions: what the SNS API has in addition, and those that clients read live."""
 
 import urllib.request
 from urllib.parse import urlencode
@@ -51,3 +51,16 @@ def test_a_subscription_of_sns_shows_its_attributes(console: Console) -> None:
     expect(shown.get_by_text("the endpoint has not confirmed yet")).to_be_visible()
     expect(shown.get_by_text("in an envelope")).to_be_visible()
     expect(page.get_by_role("button", name="Resume (the endpoint has to confirm first)")).to_be_disabled()
+
+
+def test_a_subscription_that_is_read_live_shows_its_readers(console: Console) -> None:
+    console.call("PUT", "/v1/topics/orders", {})
+    made = console.call("POST", "/v1/topics/orders/subscriptions", {"delivery_type": "sse", "name": "board"})
+    stream = urllib.request.Request(
+        f"{console.url}/v1/subscriptions/{made['id']}/stream", headers={"Authorization": f"Bearer {console.key}"}
+    )
+    with urllib.request.urlopen(stream, timeout=30) as reader:
+        assert reader.readline()
+        page = console.sign_in(path=f"/subscriptions/{made['id']}")
+        expect(page.locator(".numbers")).to_have_text("1 live readers")
+        expect(page.get_by_role("button", name="Replay… (clients read it from any sequence)")).to_be_disabled()
