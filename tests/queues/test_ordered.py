@@ -8,7 +8,9 @@ import pytest
 
 from postroad.jetstream.management import subject_counts
 from postroad.kernel.names import queue_stream
+from postroad.queues import group_index, group_maintenance
 from postroad.queues.capability import QueuesCapability
+from postroad.queues.group_store import GroupStore
 from postroad.queues.ordered_leases import OrderedLeases
 from tests.gateway import Gateway, Tenant, living_gateways
 from tests.waiting import eventually
@@ -399,6 +401,30 @@ async def test_a_receipt_of_another_queue_is_invalid(tenant: Tenant) -> None:
     [one], [other] = await tenant.pull(ordered), await tenant.pull(plain, waitMs=5000)
     (await tenant.ack(ordered, other["receiptId"])).problem(400, "receipt-invalid")
     (await tenant.ack(plain, one["receiptId"])).problem(400, "receipt-invalid")
+
+
+async def test_a_pull_without_a_wait_finds_a_group_whose_settled_messages_are_being_removed(
+    tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = await tenant.queue(ordered=True)
+    begun, may_end, purge = asyncio.Event(), asyncio.Event(), GroupStore.purge_settled
+
+    async def wait(store: GroupStore, *arguments: Any) -> None:
+        begun.set()
+        await may_end.wait()
+        await purge(store, *arguments)
+
+    monkeypatch.setattr(GroupStore, "purge_settled", wait)
+    monkeypatch.setattr(group_maintenance, "KEPT_MAX", 0)
+    monkeypatch.setattr(group_index, "KEPT_MAX", 0)
+    await publish_each(tenant, queue, "a1", "a2")
+    await ack(tenant, queue, *await tenant.pull(queue, waitMs=10_000))
+    await asyncio.wait_for(begun.wait(), 15)
+    pulling = asyncio.create_task(tenant.pull(queue))
+    others = asyncio.create_task(tenant.stats(queue))
+    assert (await asyncio.wait_for(others, 15))["ready"] == 1
+    may_end.set()
+    assert payloads(await asyncio.wait_for(pulling, 15)) == ["a2"]
 
 
 async def test_a_deleted_queue_ends_its_pulls_and_a_new_one_starts_empty(tenant: Tenant, second_gateway: Gateway) -> None:

@@ -161,6 +161,7 @@ class GroupDispatcher(RepeatedPulls):
                 return repeated
         if wait_seconds <= 0 and not self._index.has_ready:
             await self._catch_up()
+            await self._not_cleaning.wait()  # the group may have messages
         future: asyncio.Future[list[LeasedMessage]] = loop.create_future()
         pull = Pull(count, lease_ms, loop.time() + wait_seconds, min(per_group, count), receive, future)
         self._waiting.append(pull)

@@ -131,6 +131,7 @@ class GroupMaintenance(GroupTurns):
             elif is_left or state.kept > KEPT_MAX or (group.must_clean and state.kept):
                 cleaned += 1
                 self._claim(group)
+                self._not_cleaning.clear()
                 try:
                     await self._clean_group(group, state, is_left=is_left)
                 except Conflict:
@@ -140,6 +141,7 @@ class GroupMaintenance(GroupTurns):
                     raise
                 finally:
                     self._release(group)
+                    self._not_cleaning.set()
 
     async def _clean_group(self, group: Group, state: GroupState, *, is_left: bool) -> None:
         if state.kept or is_left:

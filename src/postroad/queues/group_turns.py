@@ -123,6 +123,8 @@ class GroupTurns:
         self._index = GroupIndex()
         self._loaded = asyncio.Event()  # all states
         self._must_scan = asyncio.Event()
+        self._not_cleaning = asyncio.Event()  # no settled messages of a group are being removed
+        self._not_cleaning.set()
         self._scanned_to = 0  # the last sequence of the stream when it was compared with the index
         self._walks_on = asyncio.Event()  # for the walk that finds sequences, while few are kept
         self._payload_bytes = 1024.0  # of a message, on average
