@@ -17,6 +17,18 @@ async def test_the_same_endpoint_has_one_subscription(tenant: SnsTenant) -> None
         await tenant.subscribe(topic, arn, RawMessageDelivery="false")
 
 
+async def test_raw_message_delivery_in_any_case(tenant: SnsTenant) -> None:
+    topic, (url, arn) = await tenant.topic(), await tenant.queue()
+    subscription = await tenant.subscribe(topic, arn, RawMessageDelivery="True")
+    assert await tenant.subscribe(topic, arn, RawMessageDelivery="true") == subscription
+    assert (await tenant.attributes(subscription))["RawMessageDelivery"] == "true"
+    await tenant.sns.publish(TopicArn=topic, Message="raw")
+    assert [one["Body"] for one in await tenant.receive(url, WaitTimeSeconds=10)] == ["raw"]
+    change = {"SubscriptionArn": subscription, "AttributeName": "RawMessageDelivery", "AttributeValue": "FALSE"}
+    await tenant.sns.set_subscription_attributes(**change)
+    assert (await tenant.attributes(subscription))["RawMessageDelivery"] == "false"
+
+
 async def test_attributes_of_a_queue_subscription(tenant: SnsTenant) -> None:
     topic, (_, arn) = await tenant.topic(), await tenant.queue()
     subscription = await tenant.subscribe(topic, arn)

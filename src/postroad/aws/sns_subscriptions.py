@@ -71,7 +71,7 @@ class SnsSubscriptions:
     async def subscribe(self, call: Call) -> Values:
         topic = await self._topics.find(call.context.tenant, call.topic)
         protocol, endpoint = call.get("Protocol"), call.get("Endpoint") or ""
-        attributes = {name: value for name, value in call.get("Attributes", {}).items() if value}
+        attributes = {name: _stored(name, value) for name, value in call.get("Attributes", {}).items() if value}
         check_attributes(attributes)
         sns = SnsSubscription(
             protocol=protocol if protocol in ("sqs", "http", "https") else "sqs",
@@ -214,7 +214,8 @@ class SnsSubscriptions:
 
     async def set_subscription_attributes(self, call: Call) -> None:
         record, sns = await self._find(call)
-        name, value = call.get("AttributeName"), call.get("AttributeValue", "")
+        name = call.get("AttributeName")
+        value = _stored(name, call.get("AttributeValue", ""))
         topic = await self._topics.find(record.tenant, record.topic)
 
         def change(known: SubscriptionRecord) -> SubscriptionRecord:
@@ -293,12 +294,17 @@ def _name(protocol: str, endpoint: str) -> str:
     return f"sns-{hashlib.sha256(f'{protocol} {endpoint}'.encode()).hexdigest()[:32]}"
 
 
+def _stored(name: str, value: str) -> str:
+    """The value of an attribute as it is stored: of `True` and `true` there is one form."""
+    return value.lower() if name in _BOOLEANS else value
+
+
 def check_attributes(attributes: Mapping[str, str]) -> None:
     """Raises AwsError, FilterInvalid."""
     for name, value in attributes.items():
         if name not in SETTABLE:
             raise invalid(f"AttributeName: {name[:100]}")
-        if name in _BOOLEANS and value.lower() not in ("true", "false", ""):
+        if name in _BOOLEANS and value not in ("true", "false", ""):
             raise invalid(f"Attributes Reason: {name}: Invalid value [{value[:50]}]. Must be true or false.")
         if name == "FilterPolicyScope" and value not in (*_SCOPES, ""):
             raise invalid(f"FilterPolicyScope: Invalid value [{value[:50]}]. Please use either MessageBody or MessageAttributes")
