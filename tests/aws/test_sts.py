@@ -104,6 +104,22 @@ async def test_a_policy_for_some_queues_allows_their_names(aws: AwsTenant) -> No
             await denied
 
 
+async def test_a_policy_for_a_dead_letter_queue_allows_its_move_tasks(aws: AwsTenant) -> None:
+    for name in ("dead", "other"):
+        await aws.queue(name)
+        redrive = json.dumps({"deadLetterTargetArn": aws.arn(name), "maxReceiveCount": 1})
+        await aws.queue(f"of-{name}", RedrivePolicy=redrive)
+    role, allowed = f"arn:aws:iam::{aws.account}:role/worker", policy("sqs:*", f"arn:aws:sqs:*:{aws.account}:dead")
+    session = credentials_of(await aws.client("sts").assume_role(RoleArn=role, RoleSessionName="one", Policy=allowed))
+    client = aws.client(credentials=session)
+    start, dead = client.start_message_move_task, aws.arn("dead")
+    for denied in (start(SourceArn=aws.arn("other")), start(SourceArn=dead, DestinationArn=aws.arn("other"))):
+        with refused("AccessDenied", 403):
+            await denied
+    await start(SourceArn=dead)
+    assert len((await client.list_message_move_tasks(SourceArn=dead))["Results"]) == 1
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -58,8 +58,8 @@ class Action:
     """A served operation. `route` has what authorization needs: the scope of the equivalent native operation. The dispatcher
     checks the restrictions of the key: queues and topics outside do not exist.
 
-    `arn`: the parameter with the ARN of a topic or subscription; `name`: that with the name of what the call is for, which the
-    policy of a session is compared with. `allows_unsigned`: a token may replace the signature.
+    `arn`: the parameter with the ARN of a topic or subscription; `name`: that with the name or ARN of what the call is for, which
+    the policy of a session is compared with. `allows_unsigned`: a token may replace the signature.
     """
 
     operation: Operation

@@ -122,8 +122,8 @@ class AwsCapability(Capability):
             served("DeleteMessageBatch", messages.delete_message_batch, Scope.CONSUME),
             served("ChangeMessageVisibility", messages.change_message_visibility, Scope.CONSUME),
             served("ChangeMessageVisibilityBatch", messages.change_message_visibility_batch, Scope.CONSUME),
-            served("StartMessageMoveTask", moves.start, Scope.WRITE, allows_admin=True, has_queue=False),
-            served("ListMessageMoveTasks", moves.list, Scope.READ, allows_admin=True, has_queue=False),
+            served("StartMessageMoveTask", moves.start, Scope.WRITE, allows_admin=True, has_queue=False, named="SourceArn"),
+            served("ListMessageMoveTasks", moves.list, Scope.READ, allows_admin=True, has_queue=False, named="SourceArn"),
             served("CancelMessageMoveTask", moves.cancel, Scope.WRITE, allows_admin=True, has_queue=False),
         ]
         return {one.operation.name: one for one in found}

@@ -129,7 +129,7 @@ class AwsDispatcher:
             raise AwsError("QueueDoesNotExist", QUEUE_MISSING)
         if named.topic and (named.account != account or not caller.may_use("topic", named.topic)):
             raise topic_missing()
-        _check_policy(identity, action, account, queue or named.topic or str(values.get(action.name, "")))
+        _check_policy(identity, action, account, queue or named.topic or str(values.get(action.name, "")).rpartition(":")[2])
         call = Call(
             request,
             request.context,

@@ -6,6 +6,7 @@ from postroad.api.tasks import TaskNotFound, TaskState
 from postroad.aws.calls import Call
 from postroad.aws.errors import QUEUE_MISSING, AwsError
 from postroad.aws.model import Values
+from postroad.aws.policies import is_allowed
 from postroad.aws.resource_names import queue_arn, queue_of_arn
 from postroad.kernel.errors import PreconditionFailed
 from postroad.queues.lifecycle import QueueLifecycle
@@ -48,6 +49,8 @@ class SqsMoveTasks:
             raise AwsError("InvalidParameterValue", "Source queue must be configured as a Dead Letter Queue.")
         target = call.get("DestinationArn")
         to = None if target is None else queue_of_arn(target, call.account, "DestinationArn")
+        if to is not None and not is_allowed(call.identity.policy, "sqs:SendMessage", queue_arn(call.region, call.account, to)):
+            raise AwsError("AccessDenied", "The session policy does not allow the action sqs:SendMessage on this resource.")
         if to == source:
             raise AwsError("InvalidParameterValue", "Source queue arn and destination queue arn cannot be the same.")
         await self._check_type(call, source, to)
