@@ -152,6 +152,9 @@ async def test_the_setting_chooses_the_types(sender: Sender, tenant: Tenant) -> 
     status = (await tenant.client.get("/v1/telemetry/status")).ok()
     assert (status["waiting"], status["leased"]) == (0, 0), "frames without chosen events are acknowledged"
     (await tenant.client.post("/v1/admin/settings", {"telemetryEvents": ["a b"]})).problem(422, "invalid-body")
+    for pattern in ("job.*", "!snavio.telemetry.skew_sampel", "queue.changed", "route"):
+        answer = await tenant.client.post("/v1/admin/settings", {"telemetryEvents": ["route.*", pattern]})
+        assert answer.problem(422, "invalid-body")["errors"][0]["path"] == "$.telemetryEvents[1]"
 
 
 async def test_the_status_shows_age_counts_and_the_last_read(sender: Sender, tenant: Tenant) -> None:

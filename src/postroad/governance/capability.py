@@ -16,7 +16,7 @@ from postroad.governance.tenant_settings import SETTINGS_BUCKET
 from postroad.http.routing import Route
 from postroad.jetstream.management import StreamSpec
 from postroad.jetstream.replicated_table import ReplicatedTable
-from postroad.kernel.event import PLATFORM
+from postroad.kernel.event import PLATFORM, event_name
 from postroad.platform import Assembly, BackgroundJob, Capability, Platform, Role, every
 from postroad.settings import Settings
 
@@ -80,6 +80,8 @@ class GovernanceCapability(Capability):
     def assembled(self, assembly: Assembly) -> None:
         prefixes = (prefix for kind in assembly.resources for prefix in kind.stream_prefixes)
         self.platform.committers.storage.prefixes = frozenset(prefixes)
+        types = [event_name(one) for one in assembly.events if one.stream == "COMMANDS" and not one.is_attached]
+        self.platform.tenant_settings.telemetry_types = types
 
     def _report(self, finding: AuditFinding) -> None:
         self.platform.outbox.record(None, AuditDamaged(tenant=PLATFORM, kind=finding.kind, detail=finding.detail))

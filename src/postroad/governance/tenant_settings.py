@@ -1,6 +1,6 @@
 """Settings that can change at run time: values of the tenant, else of the platform, else of the environment."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -14,6 +14,8 @@ from postroad.kernel.clock import Clock
 from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import Conflict, Forbidden
 from postroad.kernel.event import PLATFORM
+from postroad.kernel.json import invalid_field
+from postroad.kernel.matching import pattern_matches
 
 SETTINGS_BUCKET = "postroad_settings"
 
@@ -71,11 +73,15 @@ class TenantSettingsRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=
 
 
 class TenantSettingsStore:
-    """Settings of all tenants in memory; `of(tenant)` costs a dictionary lookup. Workers see changes within moments."""
+    """Settings of all tenants in memory; `of(tenant)` costs a dictionary lookup. Workers see changes within moments.
+
+    `telemetry_types` are the types of events that the telemetry queue can have. They are set once all capabilities are built.
+    """
 
     def __init__(self, table: ReplicatedTable[TenantSettingsRecord], audit: Audit, clock: Clock, initial: TenantSettings) -> None:
         self.table, self._audit, self._clock, self._initial = table, audit, clock, initial
         self._resolved: dict[str, TenantSettings] = {}
+        self.telemetry_types: Sequence[str] = ()
         table.on_change(self._changed)
 
     def _changed(self, key: str, _record: TenantSettingsRecord | None) -> None:
@@ -101,14 +107,26 @@ class TenantSettingsStore:
         return record.chosen if record else {}
 
     async def change(self, context: RequestContext, tenant: str, change: TenantSettingsChange) -> TenantSettings:
-        """Raises Forbidden if a tenant's key changes a setting that only platform keys may change."""
+        """Raises Forbidden if a tenant's key changes a setting that only platform keys may change, BodyInvalid for a pattern of
+        events without effect."""
         wanted = {name: value for name, value in msgspec.structs.asdict(change).items() if value is not UNSET}
         refused = sorted(_camel(name) for name in wanted if name in _PLATFORM_ONLY)
         if refused and not context.caller.is_platform:
             raise Forbidden(f"only a platform key may change {', '.join(refused)}")
+        self._check_patterns(tenant, wanted.get("telemetry_events") or ())
         new = {_camel(name): msgspec.to_builtins(value) for name, value in wanted.items()}
         await self._update(context, tenant, lambda chosen: {k: v for k, v in {**chosen, **new}.items() if v is not None})
         return self.of(tenant)
+
+    def _check_patterns(self, tenant: str, patterns: Sequence[str]) -> None:
+        """Refuse new patterns that match no event of the telemetry queue."""
+        for index, text in enumerate(patterns):
+            known = self.of(tenant).telemetry_events
+            if text not in known and not any(pattern_matches(text.removeprefix("!"), one) for one in self.telemetry_types):
+                raise invalid_field(
+                    f"$.telemetryEvents[{index}]",
+                    f"no event of the queue `_telemetry` has a type like {text!r}: it has those on `COMMANDS` (docs/events.md)",
+                )
 
     async def set_up(self, tenant: str, *, auto_create_queues: bool, auto_create_topics: bool = False) -> None:
         """Store the settings of a new tenant. The creation of the tenant is the audited change."""
