@@ -89,6 +89,8 @@ async def test_a_backup_under_load_is_the_state_of_one_moment(install: Install, 
     assert [number for number, count in found["queue"].items() if count > 1] == []
     assert "store_damaged" not in new.log()
     assert (await run(new.home, "check")).code == 0
+    verified = await run(new.home, "verify", POSTROAD_URL=new.url, POSTROAD_KEY=old.credentials["tenant_key"])
+    assert verified.code == 0, verified
     entries = await call(
         new, {"Authorization": f"Bearer {old.credentials['admin_key']}"}, "GET", "/api/control/audit?action=backup.*"
     )
