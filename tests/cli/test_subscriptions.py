@@ -33,6 +33,15 @@ def test_a_subscription_is_created_shown_changed_and_deleted(shell: Shell, name:
     assert "Subscription not found" in shell.invoke("subscriptions", "get", made["id"]).stderr
 
 
+def test_a_filter_is_tried_on_a_message(shell: Shell) -> None:
+    content = '{"payload": {"amount": {"gte": 100}}, "headers": {"x-source": "shop"}}'
+    tried = ("subscriptions", "test-filter", "eu.created", "--filter", "eu.*", "--content-filter", content, "--json")
+    found = shell.run(*tried, "--payload", '{"amount": 150}', "--headers", '{"x-source": "shop"}').json
+    assert found == {"matches": True, "subjectMatches": True, "contentMatches": True}
+    found = shell.run(*tried, "--payload", '{"amount": 50}', "--headers", '{"x-source": "shop"}').json
+    assert (found["matches"], found["subjectMatches"], found["contentMatches"]) == (False, True, False)
+
+
 def test_listen_prints_the_messages_of_a_topic_and_leaves_no_subscription(shell: Shell, name: str) -> None:
     shell.run("topics", "put", name)
     for number in range(3):

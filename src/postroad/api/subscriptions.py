@@ -441,11 +441,11 @@ class SubscriptionPurgeRequest(msgspec.Struct, frozen=True, rename="camel", kw_o
 class FilterTest(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
     """A subscription's selection, and a message to try it on."""
 
-    subject: Annotated[str, Meta(min_length=1, max_length=256)]
+    subject: Annotated[str, Meta(min_length=1, max_length=256, description="Subject of the message.")]
     filter: Patterns | Pattern = (">",)
     content_filter: ContentFilterDefinition | None = None
-    payload: Any = None
-    headers: Annotated[dict[str, str], Meta(max_length=32)] = {}
+    payload: Annotated[Any, Meta(description="Payload of the message: any JSON.")] = None
+    headers: Annotated[dict[str, str], Meta(max_length=32, description="Headers of the message.")] = {}
 
 
 class FilterTestResult(msgspec.Struct, frozen=True, rename="camel", kw_only=True):

@@ -284,6 +284,7 @@ class SubscriptionRoutes:
                 response=FilterTestResult,
                 errors=(FilterInvalid, InvalidParameter),
                 sdk="subscriptions.test_filter",
+                cli=Command("subscriptions test-filter"),
                 repeatable=True,
                 allows_admin=True,
             ),

@@ -421,6 +421,35 @@ def attempts_subscriptions(
         show_item(client.subscriptions.attempts(subscription, outcome=outcome, limit=limit), as_json, wide=wide)
 
 
+@subscriptions.command("test-filter")
+def test_filter_subscriptions(
+    subject: Annotated[str, typer.Argument(help="Subject of the message.")],
+    filter: Annotated[
+        list[str] | None, typer.Option("--filter", help="Subject patterns: `*` is one token, a final `>` one or more.")
+    ] = None,
+    content_filter: Annotated[
+        str | None, typer.Option("--content-filter", help="Conditions on payload and headers, at most 32; see the guide.")
+    ] = None,
+    payload: Annotated[str | None, typer.Option("--payload", help="Payload of the message: any JSON.")] = None,
+    headers: Annotated[str | None, typer.Option("--headers", help="Headers of the message.")] = None,
+    as_json: AsJson = False,
+    wide: Wide = False,
+) -> None:
+    """Test a filter on a message."""
+    with connected() as client:
+        show_item(
+            client.subscriptions.test_filter(
+                subject,
+                filter=filter,
+                content_filter=json_value(content_filter, "content_filter"),
+                payload=json_value(payload, "payload"),
+                headers=json_value(headers, "headers"),
+            ),
+            as_json,
+            wide=wide,
+        )
+
+
 @subscriptions.command("dlq")
 def dlq_subscriptions(
     subscription: Annotated[str, typer.Argument(help="Id of the subscription.")],
