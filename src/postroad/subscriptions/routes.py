@@ -4,15 +4,12 @@ from collections.abc import Sequence
 
 from postroad.api.queues import QueueNotFound
 from postroad.api.stream_subscriptions import SubscriptionNotFound, WebhookRefused
+from postroad.api.subscription_tests import DeliveryTest, DeliveryTestResult, FilterTest, FilterTestResult
 from postroad.api.subscriptions import (
     Attempt,
     AttemptQuery,
     Attempts,
-    DeliveryTest,
-    DeliveryTestResult,
     FilterInvalid,
-    FilterTest,
-    FilterTestResult,
     NewSubscription,
     Replay,
     ReplayRequest,

@@ -4,7 +4,8 @@ from typing import Any
 
 import msgspec
 
-from postroad.api.subscriptions import DeliveryTest, DeliveryTestResult, DeliveryType, FilterTest, FilterTestResult
+from postroad.api.subscription_tests import DeliveryTest, DeliveryTestResult, FilterTest, FilterTestResult
+from postroad.api.subscriptions import DeliveryType
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import PreconditionFailed
 from postroad.kernel.json import at_field

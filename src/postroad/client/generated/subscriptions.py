@@ -6,11 +6,10 @@ from typing import Any, Literal
 from msgspec import UNSET, UnsetType
 
 from postroad.api.purging import Purged
+from postroad.api.subscription_tests import DeliveryTestResult, FilterTestResult
 from postroad.api.subscriptions import (
     Attempts,
-    DeliveryTestResult,
     DeliveryType,
-    FilterTestResult,
     Ordering,
     PushFormat,
     Replay,
