@@ -43,6 +43,14 @@ MANY: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "$or of 150 objects with one key": ({"$or": [{"a": [f"t{n}"]} for n in range(150)]}, {"a": "x"}),
     "$or of 150 objects with two keys": ({"$or": [{"a": [f"t{n}"], "b": ["x"]} for n in range(150)]}, {"a": "x", "b": "x"}),
+    "$or of 150 objects with two prefixes": (
+        {"$or": [{"a": [{"prefix": f"p{n:03}"}], "b": [{"prefix": "x"}]} for n in range(150)]},
+        {"a": "p15", "b": "x"},
+    ),
+    "$or of 150 objects, one of which almost matches": (
+        {"$or": [{"a": [{"prefix": f"p{n:03}"}], "b": [{"suffix": f"{n:03}s"}]} for n in range(150)]},
+        {"a": "p015", "b": "016s"},
+    ),
     "an exact match": ({"a": ["x"]}, {"a": "x"}),
 }
 

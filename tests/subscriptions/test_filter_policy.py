@@ -169,6 +169,38 @@ def test_150_alternatives_are_decided_by_a_few_look_ups(name: str) -> None:
     assert not found and calls <= 50, calls
 
 
+@pytest.mark.parametrize(
+    ("objects", "message"),
+    [
+        ([{"a": [f"t{n}"], "b": ["x"]} for n in range(150)], {"a": "x", "b": "x"}),
+        ([{"b": ["x"], "a": [f"t{n}"]} for n in range(150)], {"a": "t7", "b": "y"}),
+        ([{"a": [{"prefix": f"p{n}"}], "b": ["x"]} for n in range(150)], {"a": "p7", "b": "y"}),
+        ([{"a": [{"numeric": [">", n]}], "b": [f"t{n}", f"u{n}"]} for n in range(75)], {"a": 0.0, "b": "u7"}),
+        ([{"a": [{"prefix": f"p{n:03}"}], "b": [{"suffix": "x"}]} for n in range(150)], {"a": "p15", "b": "x"}),
+        ([{"a": [{"prefix": f"p{n:03}"}], "b": [{"suffix": f"{n:03}s"}]} for n in range(150)], {"a": "p015", "b": "016s"}),
+        ([{"a": ["x"], f"b{n % 3}": [f"t{n}"]} for n in range(150)], {"a": "x", "b1": "t2"}),
+    ],
+)
+def test_150_objects_are_not_tried_one_after_the_other(objects: list[dict[str, Any]], message: dict[str, Any]) -> None:
+    policy, calls = FilterPolicy(json.dumps({"$or": objects}), ATTRIBUTES), 0
+
+    def count(_frame: Any, event: str, _argument: Any) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        found = policy.matches(MISSING, message)
+    finally:
+        sys.setprofile(None)
+    assert not found and calls <= 450, calls  # one after the other: more than 1,000
+
+
+def test_an_array_matches_an_object_of_or() -> None:
+    policy = FilterPolicy(json.dumps({"$or": [{"a": [f"t{n}"], "b": ["x"]} for n in range(9)]}), ATTRIBUTES)
+    assert policy.matches(MISSING, {"a": ["x", "t7"], "b": "x"}) and not policy.matches(MISSING, {"a": ["x"], "b": "x"})
+
+
 def test_keys_are_and_and_or_is_or() -> None:
     policy = FilterPolicy('{"a": ["1"], "$or": [{"b": ["2"]}, {"c": ["3"]}]}', ATTRIBUTES)
     assert policy.matches(MISSING, {"a": "1", "b": "2"}) and policy.matches(MISSING, {"a": "1", "c": "3"})
@@ -279,7 +311,12 @@ _OPERATOR = st.one_of(
 _LEAF = st.lists(st.one_of(_TEXT, _NUMBER, st.booleans(), st.none(), _OPERATOR), min_size=1, max_size=4)
 _KEYS = st.sampled_from(["k", "m"])
 _FLAT = st.dictionaries(_KEYS, _LEAF, min_size=1, max_size=2)
-_POLICY = st.one_of(_FLAT, st.lists(_FLAT, min_size=2, max_size=2).map(lambda parts: {"$or": parts}))
+_TEXTS = st.dictionaries(_KEYS, st.one_of(st.lists(_TEXT, min_size=1, max_size=3), _LEAF), min_size=1, max_size=2)
+_POLICY = st.one_of(
+    _FLAT,
+    st.lists(_FLAT, min_size=2, max_size=2).map(lambda parts: {"$or": parts}),
+    st.lists(_TEXTS, min_size=5, max_size=8).map(lambda parts: {"$or": parts}),
+)
 _NESTED = st.one_of(_POLICY, st.dictionaries(_KEYS, _POLICY, min_size=1, max_size=1))
 _SCALAR = st.one_of(_TEXT, _NUMBER, st.booleans(), st.none(), st.sampled_from([1.000001, -0.999999, 10**400]))
 _VALUE = st.one_of(_SCALAR, st.lists(st.one_of(_SCALAR, st.lists(_SCALAR, max_size=2)), max_size=2))

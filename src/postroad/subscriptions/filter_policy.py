@@ -14,7 +14,8 @@ from typing import Any, Literal, NoReturn
 
 from postroad.api.subscriptions import FilterInvalid
 from postroad.subscriptions.alternatives import Alternatives, Exclusion, Range, rounded
-from postroad.subscriptions.value_tests import MISSING, Matcher, Test, all_tests, any_test, of_elements
+from postroad.subscriptions.object_alternatives import any_object
+from postroad.subscriptions.value_tests import MISSING, Matcher, Test, all_tests, of_elements
 
 Scope = Literal["MessageAttributes", "MessageBody"]
 KEYS_MAX = 5
@@ -101,23 +102,28 @@ class _Compiler:
     def _any_object(self, objects: list[dict[str, Any]], depth: int) -> Test:
         """The test of `$or`. Objects with the same single key are one object with the conditions of all."""
         before, total = self._combinations, 0
-        tests: list[Test] = []
+        tests: list[tuple[dict[str, Any], Test]] = []
         for one in _joined(objects):
             self._combinations = 1
-            tests.append(self.object(one, depth))
+            tests.append((one, self.object(one, depth)))
             total += self._combinations
         self._combinations = before * total
-        return any_test(tests)
+        return any_object(tests, _alternatives)
 
     def _leaf(self, conditions: list[Any], depth: int) -> Test:
         if not conditions:
             _refuse("Empty arrays are not allowed")
         self._keys.add(tuple(self._path))
         self._combinations *= len(conditions) * (depth if self._scope == "MessageBody" else 1)
-        found = Alternatives()
-        for one in conditions:
-            _add(one, found)
-        return found.compile()
+        return _alternatives(conditions)
+
+
+def _alternatives(conditions: list[Any]) -> Test:
+    """The test of the value of a key, of whose conditions one must match."""
+    found = Alternatives()
+    for one in conditions:
+        _add(one, found)
+    return found.compile()
 
 
 def _is_or(condition: Any) -> bool:
