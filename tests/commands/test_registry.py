@@ -58,7 +58,7 @@ async def test_lists_have_pages_and_show_what_the_key_may_use(tenant: Tenant) ->
 
 
 async def test_a_route_needs_a_service_and_a_queue_with_dead_letters(tenant: Tenant) -> None:
-    """Requirements 16, 29, 32"""
+    """Requirements 16, 29, 32, 37, 221"""
     route = "/v1/routes/bot/post"
     (await tenant.client.put(route, {"queue": "q"})).problem(404, "service-not-found")
     (await tenant.client.put("/v1/services/bot", {})).ok(201)
@@ -83,7 +83,7 @@ async def test_a_route_needs_a_service_and_a_queue_with_dead_letters(tenant: Ten
         "expires_at": None,
         "grants": 0,
     }
-    assert {name: made[name] for name in expected} == expected  # Requirements 37, 221
+    assert {name: made[name] for name in expected} == expected
     (await tenant.client.delete("/v1/services/bot")).problem(409, "precondition-failed")
     assert (await tenant.client.put(route, {"queue": "q"})).ok(200) == made
 
