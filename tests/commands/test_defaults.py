@@ -12,7 +12,7 @@ from postroad.commands.settings import CommandsSettings
 from postroad.commands.token_blocks import TOKEN_MS_MAX
 from postroad.kernel.clock import rfc3339
 from tests.commands.senders import grant, register_sender, register_target
-from tests.gateway import gateway_settings, running_gateway
+from tests.gateway import Gateway, gateway_settings, running_gateway
 from tests.servers import Server
 
 SETTINGS = CommandsSettings()
@@ -46,6 +46,15 @@ def test_ages_of_the_caches() -> None:
 def test_settings(name: str, value: object) -> None:
     """Requirements 10, 24, 76, 80, 102, 103, 109, 149, 151"""
     assert getattr(SETTINGS, name) == value
+
+
+def test_each_cache_of_a_worker_has_a_jitter_of_its_own(gateway: Gateway) -> None:
+    """Requirements 57: of up to a tenth, so that workers do not refresh at once. The bound does not move."""
+    found, base = gateway.node.platform.use(CommandsCapability).cache.policy, cache_policy(SETTINGS)
+    factors = [found.routes.fresh / base.routes.fresh, found.grants.fresh / base.grants.fresh]
+    factors.append(found.secrets.fresh / base.secrets.fresh)
+    assert len(set(factors)) == 3 and all(0.9 <= one <= 1.1 for one in factors)
+    assert {name: ages.bound for name, ages in found.profiles.items()} == {"critical": 5, "moderate": 30, "low": 120}
 
 
 async def test_settings_reach_the_dispatcher(own_server: Server) -> None:
