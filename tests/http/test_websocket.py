@@ -275,6 +275,7 @@ async def test_fragments_are_put_together_and_control_frames_may_come_between(ec
         ([frame(0x01)] + [frame(0x00)] * 300, 1009),  # endless empty fragments
         ([frame(TEXT, b"x")] * 200, 1008),  # too many
         ([frame(PING, b"x")] * 200, 1008),
+        ([frame(PONG, b"x")] * 200, 1008),
         ([frame(BINARY, b"x")], 1008),
     ],
 )

@@ -16,7 +16,7 @@ from websockets.protocol import Protocol as FrameParser
 from postroad.http.websocket_frames import PING
 
 MESSAGE_BYTES_MAX = 16 * 1024  # of a client's message
-MESSAGES_PER_SECOND = 20  # of a client, pings included
+MESSAGES_PER_SECOND = 20  # of a client, pings and pongs included
 MESSAGES_BURST = 100  # so that a client can subscribe to everything at once after it connected
 _FRAGMENTS_MAX = 256  # of a message
 _CLOSE_SECONDS = 5.0  # for the client's part of closing
@@ -155,9 +155,9 @@ class WebSocket:
 
     def _process(self, frame: Frame) -> None:
         opcode = frame.opcode
-        if opcode is Opcode.PONG or opcode is Opcode.CLOSE:
+        if opcode is Opcode.CLOSE:
             return
-        if opcode is Opcode.PING:
+        if opcode is Opcode.PING or opcode is Opcode.PONG:
             self._spend()
             return
         if opcode is not Opcode.CONT:
