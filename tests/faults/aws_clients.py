@@ -17,7 +17,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from tests.installation import Installation
 from tests.installation import is_running as is_alive
 
-KILL_SECONDS = float(os.environ.get("POSTROAD_TEST_KILL_SECONDS", "4"))  # more for runs of full size, on a busy machine
+KILLS = int(os.environ.get("POSTROAD_TEST_KILLS", "3"))
 UNCERTAIN = (BotoCoreError, ClientError)  # after all retries of the SDK: a program tries again
 
 
@@ -40,17 +40,21 @@ def persistently(call: Callable[..., Any], deadline: float, **arguments: Any) ->
 
 
 @contextmanager
-def killing(running: Installation, seconds: float, seed: int, words: Sequence[str]) -> Iterator[list[str]]:
-    """kill -9 one process of the installation every `seconds`, once all are back; what was killed."""
+def killing(running: Installation, seed: int, words: Sequence[str], progress: Callable[[], float]) -> Iterator[list[str]]:
+    """kill -9 one process of the installation after each further part of the work, once all are back; what was killed.
+
+    `progress` is the part that is done, from 0 to 1.
+    """
     stop, killed, rng = threading.Event(), list[str](), random.Random(seed)
     complete = {word: len(running.children(word)) for word in words}
 
     def run() -> None:
-        while not stop.wait(seconds * rng.uniform(0.6, 1.4)):
-            word = rng.choice(words)
-            if _is_ready(running) and all(len(running.children(one)) == count for one, count in complete.items()):
-                _kill(rng.choice(running.children(word)))
-                killed.append(word)
+        while len(killed) < KILLS and not stop.wait(0.02):
+            if progress() < (len(killed) + 1) / (KILLS + 1) or not _is_ready(running):
+                continue
+            if all(len(running.children(one)) == count for one, count in complete.items()):
+                killed.append(rng.choice(words))
+                _kill(rng.choice(running.children(killed[-1])))
 
     thread = threading.Thread(target=run)
     thread.start()

@@ -1,7 +1,7 @@
 """kill -9 of gateways and delivery processes while boto3 publishes to topics: three queues and an endpoint get everything; FIFO
 queues get each message once, in order.
 
-`POSTROAD_TEST_SNS=20000 POSTROAD_TEST_KILL_SECONDS=20` runs it with that many messages, and a kill every 20 seconds.
+`POSTROAD_TEST_SNS=20000 POSTROAD_TEST_KILLS=50` runs it with that many messages and kills.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults.aws_clients import KILL_SECONDS, UNCERTAIN, client, killing, persistently
+from tests.faults.aws_clients import UNCERTAIN, client, killing, persistently
 from tests.faults.conftest import Install
 from tests.installation import Installation
 from tests.subscriptions.receiver import Receiver, receiving
@@ -48,12 +48,13 @@ def drain(running: Installation, url: str, total: int, deadline: float) -> list[
     return found
 
 
-def publish_all(running: Installation, topic: str, publisher: int, deadline: float, *, is_fifo: bool) -> None:
+def publish_all(running: Installation, topic: str, publisher: int, published: list[int], deadline: float, *, is_fifo: bool) -> None:
     sns = client(running, "sns")
     for number in range(publisher, MESSAGES, PUBLISHERS):
         group = f"g{number % GROUPS}"
         ids = {"MessageGroupId": group, "MessageDeduplicationId": str(number)} if is_fifo else {}
         persistently(sns.publish, deadline, TopicArn=topic, Message=f"{group} {number}", **ids)
+        published.append(number)
 
 
 def make(running: Installation, *, is_fifo: bool) -> tuple[str, list[str]]:
@@ -87,9 +88,12 @@ async def confirmed(running: Installation, topic: str, receiver: Receiver) -> No
 
 def run(running: Installation, topic: str, urls: list[str], *, is_fifo: bool) -> tuple[list[list[str]], list[str]]:
     """Publish everything while processes are killed; what each queue got, and what was killed."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    with killing(running, KILL_SECONDS, seed=29, words=KILLED) as killed, ThreadPoolExecutor(PUBLISHERS + 3) as pool:
-        publishing = [pool.submit(publish_all, running, topic, one, deadline, is_fifo=is_fifo) for one in range(PUBLISHERS)]
+    deadline, published = time.monotonic() + DEADLINE_SECONDS, list[int]()
+    kills = killing(running, seed=29, words=KILLED, progress=lambda: len(published) / MESSAGES)
+    with kills as killed, ThreadPoolExecutor(PUBLISHERS + 3) as pool:
+        publishing = [
+            pool.submit(publish_all, running, topic, one, published, deadline, is_fifo=is_fifo) for one in range(PUBLISHERS)
+        ]
         draining = [pool.submit(drain, running, url, MESSAGES, deadline) for url in urls]
         for one in publishing:
             one.result()
