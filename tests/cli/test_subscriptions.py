@@ -35,10 +35,10 @@ def test_a_subscription_is_created_shown_changed_and_deleted(shell: Shell, name:
 
 def test_a_filter_is_tried_on_a_message(shell: Shell) -> None:
     content = '{"payload": {"amount": {"gte": 100}}, "headers": {"x-source": "shop"}}'
-    tried = ("subscriptions", "test-filter", "eu.created", "--filter", "eu.*", "--content-filter", content, "--json")
-    found = shell.run(*tried, "--payload", '{"amount": 150}', "--headers", '{"x-source": "shop"}').json
+    options = ("--filter", "eu.*", "--content-filter", content, "--headers", '{"x-source": "shop"}', "--json")
+    found = shell.run("subscriptions", "test-filter", "eu.created", *options, "--payload", '{"amount": 150}').json
     assert found == {"matches": True, "subjectMatches": True, "contentMatches": True}
-    found = shell.run(*tried, "--payload", '{"amount": 50}', "--headers", '{"x-source": "shop"}').json
+    found = shell.run("subscriptions", "test-filter", "eu.created", *options, "--payload", '{"amount": 50}').json
     assert (found["matches"], found["subjectMatches"], found["contentMatches"]) == (False, True, False)
 
 

@@ -37,11 +37,11 @@ async def pulled(project: Project, **body: object) -> list[dict[str, Any]]:
     return messages
 
 
-async def pull_one(project: Project) -> dict[str, Any]:
+async def pull_one(project: Project, **body: object) -> dict[str, Any]:
     found: list[dict[str, Any]] = []
 
     async def is_there() -> bool:
-        found.extend(await pulled(project, maxMessages=1, waitMs=1000))
+        found.extend(await pulled(project, maxMessages=1, waitMs=1000, **body))
         return bool(found)
 
     await eventually(is_there, 30)
@@ -97,7 +97,7 @@ async def test_a_delayed_message_is_not_there_yet(project: Project) -> None:
 
 async def test_pull_and_ack(project: Project) -> None:
     made = await published(project, headers={"any": "string"})
-    [message] = await pulled(project)
+    message = await pull_one(project)
     receipt = message.pop("receiptId")
     assert isinstance(receipt, str) and receipt
     assert {name: message[name] for name in ("messageId", "jobId", "payload", "headers", "attempt", "enqueuedAt")} == {
@@ -115,7 +115,7 @@ async def test_pull_and_ack(project: Project) -> None:
 
 async def test_a_lease_that_expires_requeues_the_message(project: Project) -> None:
     made = await published(project)
-    [first] = await pulled(project, visibilityTimeoutMs=1000)
+    first = await pull_one(project, visibilityTimeoutMs=1000)
     again = await pull_one(project)
     assert again["messageId"] == made["messageId"]
     assert again["attempt"] >= 2  # RabbitMQ counts deliveries that came too late for the pull, too
@@ -127,7 +127,7 @@ async def test_a_lease_that_expires_requeues_the_message(project: Project) -> No
 async def test_nack(project: Project, action: str) -> None:
     (await project.client.put(QUEUE, {"retryDelaysMs": [50], "maxAttempts": 5})).ok()
     made = await published(project)
-    [message] = await pulled(project)
+    message = await pull_one(project)
     body = {"receiptId": message["receiptId"], "action": action, "reason": "optional"}
     assert (await project.client.post(f"{QUEUE}/nack", body)).ok()["ok"] is True
     if action == "dlq":
@@ -142,7 +142,7 @@ async def test_nack(project: Project, action: str) -> None:
 
 async def test_an_unknown_action_is_refused(project: Project) -> None:
     await published(project)
-    [message] = await pulled(project)
+    message = await pull_one(project)
     body = {"receiptId": message["receiptId"], "action": "drop"}
     (await project.client.post(f"{QUEUE}/nack", body)).problem(422, "invalid-body")
 

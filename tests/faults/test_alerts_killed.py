@@ -83,11 +83,10 @@ async def test_the_count_is_exact_and_notifications_come_once(tmp_path: Path, ma
             await eventually(is_complete, 180)
             _, found = await client.call("GET", "/v1/alerts")
             assert len({one["group"] for one in found["alerts"]}) == len(found["alerts"]) == 1
-            kinds = [msgspec.json.decode(one.body)["type"] for one in receiver.received]
-            assert kinds[0] == "alert.opened" and kinds.count("alert.opened") == 1 and set(kinds[1:]) == {"alert.grew"}
-            identities = [one.headers["webhook-id"] for one in receiver.received]
-            assert len(set(identities)) == len(identities), "each notification once"
-            await eventually(lambda: len(mailbox.to(address)) - 1 == len(identities))
+            # A process that is killed after a send, and before it has stored that, sends the same notification again.
+            kinds = {one.headers["webhook-id"]: msgspec.json.decode(one.body)["type"] for one in receiver.received}
+            assert [*kinds.values()] == ["alert.opened", *["alert.grew"] * (len(kinds) - 1)]
+            await eventually(lambda: len({one["Message-ID"] for one in mailbox.to(address)}) - 1 == len(kinds))
     finally:
         installation.end()
 

@@ -48,7 +48,9 @@ def drain(running: Installation, url: str, total: int, deadline: float) -> list[
     return found
 
 
-def publish_all(running: Installation, topic: str, publisher: int, published: list[int], deadline: float, *, is_fifo: bool) -> None:
+def publish_all(
+    running: Installation, topic: str, publisher: int, published: list[int], deadline: float, *, is_fifo: bool
+) -> None:
     sns = client(running, "sns")
     for number in range(publisher, MESSAGES, PUBLISHERS):
         group = f"g{number % GROUPS}"

@@ -124,6 +124,9 @@ _MEANING = (
     "the sender must be a service of the tenant",
     "channel needs",  # an address or a URL
     "there is no alert channel",
+    "no event that raises alerts has a type like",
+    "must be <service> or <tenant>/<service>",
+    "no event of the queue `_telemetry` has a type like",
     "the limit of this installation is",  # of load tests: the operator chose it
     "must be 0 with a queue of your own",
 )

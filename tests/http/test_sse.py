@@ -136,6 +136,7 @@ async def test_a_failing_source_aborts_the_response_and_is_logged() -> None:
             source.frames.put_nowait(RuntimeError("broken"))
             async with asyncio.timeout(30):
                 received = await connection.reader.read()
+            await eventually(lambda: any(one["event"] == "response_aborted" for one in logs))
     assert b"data: 1\n\n" in received
     assert not received.endswith(b"0\r\n\r\n"), "the client must notice the incomplete response"
     [logged] = [one for one in logs if one["event"] == "response_aborted"]
