@@ -64,5 +64,20 @@ export function match(path: string): Match | null {
   return null
 }
 
+/** The component of a page. If its code cannot be fetched, since a new version was deployed or the network changed, the document is
+    loaded again, once: browsers do not repeat the fetch of a module that failed. */
+export async function open(route: PageRoute): Promise<Loaded> {
+  try {
+    const page = await route.load()
+    sessionStorage.removeItem('postroad.reloaded')
+    return page
+  } catch (error) {
+    if (sessionStorage.getItem('postroad.reloaded') === route.path) throw error
+    sessionStorage.setItem('postroad.reloaded', route.path)
+    location.reload()
+    return new Promise<never>(() => {})
+  }
+}
+
 /** A path with encoded segments. */
 export const to = (...segments: string[]) => '/' + segments.map((segment) => encodeURIComponent(segment)).join('/')

@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Route, expect
 
 from postroad.verification.checks import checks
 from tests.architecture.source import ROOT
@@ -156,6 +156,35 @@ def test_with_the_keyboard_alone(console: Console) -> None:
     expect(page.get_by_role("heading", name="orders")).to_be_visible()
     page.keyboard.press("/")
     expect(page.get_by_role("searchbox", name=re.compile("Find"))).to_be_focused()
+
+
+def test_a_page_whose_code_is_gone_is_loaded_with_the_console_again(console: Console) -> None:
+    """As in a tab that was open while another version was deployed."""
+    console.watched.allow("ERR_FAILED")
+    page = console.sign_in()
+    expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+    failed = list[str]()
+
+    def fail_once(route: Route) -> None:
+        if failed:
+            route.continue_()
+        else:
+            failed.append(route.request.url)
+            route.abort()
+
+    page.route("**/assets/Queues-*.js", fail_once)
+    page.get_by_role("link", name="Queues").click()
+    expect(page.get_by_role("heading", name="Queues")).to_be_visible()
+    assert len(failed) == 1
+
+
+def test_a_page_whose_code_cannot_be_fetched_says_so(console: Console) -> None:
+    console.watched.allow("ERR_FAILED")
+    page = console.sign_in()
+    expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+    page.route("**/assets/Queues-*.js", lambda route: route.abort())
+    page.get_by_role("link", name="Queues").click()
+    expect(page.get_by_role("alert")).to_contain_text("The page failed")
 
 
 def test_the_first_page_is_small() -> None:
