@@ -79,6 +79,12 @@ def test_a_large_message_in_many_chunks_is_put_together_once() -> None:
     ]
 
 
+@pytest.mark.parametrize(("sent", "subject"), [(b"live.a\xff", "live.a\ufffd"), (b"a\x0bb", "a\x0bb"), (b"a\x0cb", "a\x0cb")])
+def test_a_subject_of_another_client_may_have_any_bytes(sent: bytes, subject: str) -> None:
+    assert calls_of(b"MSG %b 1 2\r\nhi\r\nPING\r\n" % sent) == [("message", 1, subject, "", None, b"hi"), ("ping",)]
+    assert calls_of(b"HMSG %b 1 r 12 14\r\nNATS/1.0\r\n\r\nhi\r\n" % sent) == [("message", 1, subject, "r", {}, b"hi")]
+
+
 @pytest.mark.parametrize(
     "sent",
     [

@@ -9,6 +9,7 @@ import pytest
 from nats.aio.client import Client
 
 from tests.gateway import Gateway, Tenant
+from tests.topics.socket_client import socket_of
 from tests.topics.topic_samples import make_topic, publish, replay, stats, topics_of
 
 
@@ -92,6 +93,22 @@ async def test_foreign_messages_block_nothing(gateway: Gateway, tenant: Tenant, 
     assert [one["sequence"] for one in await replay(tenant, topic, "?subject=foreign&subject=other")] == [2]
     assert (await stats(tenant, topic))["messages"] == 3
     assert (await publish(tenant, topic, payload="before", idempotencyKey="k"))["sequence"] == 1
+
+
+@pytest.mark.parametrize("token", [b"\xff", b"a\x0bb", b"a\x0cb", b"a\x00b"])
+async def test_a_foreign_subject_of_any_bytes_blocks_nothing(gateway: Gateway, tenant: Tenant, token: bytes) -> None:
+    topic = await make_topic(tenant)
+    connection, reconnects = gateway.node.platform.connection, list[str]()
+    remove = connection.on_reconnect(lambda: reconnects.append("lost"))
+    subject = b"t.%b__orders.%b" % (tenant.id.encode(), token)
+    async with socket_of(tenant) as reader:
+        await reader.subscribe()
+        await connection.request_encoded(lambda reply: b"PUB %b %b 1\r\nx\r\n" % (subject, reply.encode()))
+        await publish(tenant, topic, payload="after")
+        assert await reader.messages(2, "a") == [1, 2]
+    remove()
+    assert reconnects == []
+    assert [one["subject"] for one in await replay(tenant, topic)] == [token.decode("utf-8", "replace"), "a.b"]
 
 
 async def test_a_foreign_message_with_the_id_of_a_key_is_not_taken_for_another_body(gateway: Gateway, tenant: Tenant) -> None:

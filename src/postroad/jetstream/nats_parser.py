@@ -76,10 +76,10 @@ class NatsParser:
                 self._needed = 0
                 return position
             if data.startswith(b"MSG ", position):
-                words = data[position + 4 : line_end].split()
+                words = data[position + 4 : line_end].split(b" ")  # only: a subject may have a form feed
                 header_size, total_size = 0, _size_of(words, 3)
             elif data.startswith(b"HMSG ", position):
-                words = data[position + 5 : line_end].split()
+                words = data[position + 5 : line_end].split(b" ")
                 total_size = _size_of(words, 4)
                 header_size = _number(words.pop(-2))
             else:
@@ -93,8 +93,8 @@ class NatsParser:
                 return position
             on_message(
                 _number(words[1]),
-                words[0].decode(),
-                words[2].decode() if len(words) == 4 else "",
+                words[0].decode("utf-8", "replace"),  # other clients may publish to a subject of any bytes
+                words[2].decode("utf-8", "replace") if len(words) == 4 else "",
                 data[body : body + header_size],
                 data[body + header_size : end],
             )
