@@ -203,8 +203,12 @@ class Settings(Section):
         200, "Outbound connections per tenant and process; less while many tenants have open ones.", positive
     )
     outbound_connections_per_host_max: int = setting(20, "Outbound connections of a tenant to one host.", positive)
-    outbound_lookups_max: int = setting(256, "Running DNS lookups per process.", positive)
-    outbound_lookups_per_tenant_max: int = setting(8, "Running DNS lookups per tenant and process.", positive)
+    outbound_lookups_max: int = setting(
+        256,
+        "Running DNS lookups per process: of names that were found before, of those that were not, and of new ones.",
+        positive,
+    )
+    outbound_lookups_per_tenant_max: int = setting(8, "Running DNS lookups per tenant and process, of each kind.", positive)
     outbound_lookup_seconds: float = setting(5.0, "Deadline of a DNS lookup in seconds.", positive)
 
     # Pipeline (docs/pipeline.md)

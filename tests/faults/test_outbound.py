@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from postroad.outbound.client import Outbound
-from postroad.outbound.fair_slots import FairSlots, SlotLimits
+from postroad.outbound.fair_slots import SlotLimits
 from postroad.outbound.resolver import Resolver
 from postroad.outbound.rules import Destinations, OutboundFailed
 from tests.outbound.name_servers import name_server, system_resolver
@@ -72,7 +72,7 @@ async def test_hosts_that_never_answer_delay_neither_other_tenants_nor_other_hos
 
 async def test_names_of_a_dead_name_server_delay_no_other_tenant(tmp_path: Path) -> None:
     async with receiver() as server, name_server({"hook.example": ["60 A 127.0.0.1"]}) as names:
-        resolver = Resolver(system_resolver(tmp_path, names.port, seconds=60), FairSlots(SlotLimits(256, 8, 1)))
+        resolver = Resolver(system_resolver(tmp_path, names.port, seconds=60), SlotLimits(256, 8, 1))
         outbound = Outbound(Destinations(LOOPBACK), lookup=resolver.resolve)
 
         async def look_up(n: int) -> None:
@@ -92,7 +92,7 @@ async def test_names_of_a_dead_name_server_delay_no_other_tenant(tmp_path: Path)
 
 async def test_an_unanswered_lookup_ends_at_its_deadline_and_frees_its_slot(tmp_path: Path) -> None:
     async with name_server({"hook.example": ["60 A 127.0.0.1"]}) as names:
-        resolver = Resolver(system_resolver(tmp_path, names.port, seconds=0.2), FairSlots(SlotLimits(256, 1, 1)))
+        resolver = Resolver(system_resolver(tmp_path, names.port, seconds=0.2), SlotLimits(256, 1, 1))
         outbound = Outbound(Destinations(LOOPBACK), lookup=resolver.resolve)
         for n in range(2):
             with pytest.raises(OutboundFailed, match="dns"):

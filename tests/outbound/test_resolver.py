@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from postroad.outbound.fair_slots import FairSlots, SlotLimits, SlotsBusy
-from postroad.outbound.resolver import Resolver
+from postroad.outbound.fair_slots import SlotLimits, SlotsBusy
+from postroad.outbound.resolver import Resolver, _Entry
 from postroad.outbound.system_resolver import Answer, NameUnresolved
 from tests.outbound.name_servers import addresses
 from tests.waiting import eventually
@@ -14,24 +14,25 @@ FOUND = addresses("192.0.2.1")
 
 
 class Names:
-    """Answers at once, except for names that begin with `dead`; unknown names are unresolved."""
+    """Answers at once, except for names that begin with `dead`, while `open` is not set; unknown names, and dead ones while
+    `is_gone` is true, are unresolved."""
 
     def __init__(self, ttl_seconds: float = 60) -> None:
         self.ttl_seconds, self.now = ttl_seconds, 0.0
         self.queries: list[str] = []
         self.open = asyncio.Event()
+        self.is_gone = False
 
     async def __call__(self, host: str) -> Answer:
         self.queries.append(host)
         if host.startswith("dead"):
             await self.open.wait()
-        if host.startswith("unknown"):
+        if host.startswith("unknown") or (host.startswith("dead") and self.is_gone):
             raise NameUnresolved
         return Answer(FOUND, self.ttl_seconds)
 
     def resolver(self, *, per_tenant: int = 2, total: int = 100, names_max: int = 100) -> Resolver:
-        slots = FairSlots(SlotLimits(total, per_tenant, 1))
-        return Resolver(self, slots, names_max=names_max, clock=lambda: self.now)
+        return Resolver(self, SlotLimits(total, per_tenant, 1), names_max=names_max, clock=lambda: self.now)
 
 
 def after(seconds: float) -> float:
@@ -78,6 +79,57 @@ async def test_a_tenant_with_hanging_lookups_delays_only_itself() -> None:
     assert await resolver.resolve("good", "hook.example", after(5)) == FOUND
     names.open.set()
     await asyncio.gather(*hanging)
+
+
+async def test_names_that_are_not_answered_again_delay_no_other_name_of_their_tenant() -> None:
+    names = Names()
+    names.is_gone = True
+    resolver = names.resolver(per_tenant=2)
+    dead = [f"dead{n}.example" for n in range(10)]
+    names.open.set()
+    assert await resolver.resolve("a", "known.example", after(5)) == FOUND
+    for host in dead:
+        with pytest.raises(NameUnresolved):
+            await resolver.resolve("a", host, after(5))
+    names.open.clear()
+    names.queries.clear()
+    names.now = 1000  # nothing of before is valid
+    waiting = [asyncio.create_task(resolver.resolve("a", host, after(30))) for host in dead]
+    try:
+        await eventually(lambda: len(names.queries) == 2)
+        for host in ("known.example", "new.example"):
+            assert await resolver.resolve("a", host, after(5)) == FOUND
+        waiting += [asyncio.create_task(resolver.resolve("a", f"dead-new{n}.example", after(30))) for n in range(10)]
+        await eventually(lambda: len(names.queries) == 6)
+        names.now = 2000
+        assert await resolver.resolve("a", "known.example", after(5)) == FOUND  # nor do new ones
+    finally:
+        names.open.set()
+        outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+    assert all(isinstance(one, NameUnresolved) for one in outcomes)
+
+
+async def test_a_lookup_is_not_repeated_by_a_caller_that_has_waited_since_the_name_was_new() -> None:
+    answers = {host: asyncio.Event() for host in ("first.example", "second.example")}
+    queries: list[str] = []
+
+    async def query(host: str) -> Answer:
+        queries.append(host)
+        await answers[host].wait()
+        return Answer(FOUND, 60)
+
+    resolver = Resolver(query, SlotLimits(100, 1, 1))
+    calls = [asyncio.create_task(resolver.resolve("a", host, after(30))) for host in answers]  # the second one waits
+    await eventually(lambda: queries)
+    resolver._store("a", "second.example", _Entry((), 0))  # as a lookup would have done that failed and has expired
+    calls.append(asyncio.create_task(resolver.resolve("a", "second.example", after(30))))
+    await eventually(lambda: len(queries) == 2)
+    answers["first.example"].set()
+    await calls[0]
+    await asyncio.sleep(0)  # its slot is that of the second one now
+    answers["second.example"].set()
+    assert await asyncio.gather(*calls) == [FOUND, FOUND, FOUND]
+    assert queries == ["first.example", "second.example"]
 
 
 async def test_a_caller_waits_for_a_lookup_no_longer_than_its_deadline() -> None:

@@ -77,7 +77,7 @@ class Outbound:
             SlotLimits(chosen.connections_max, chosen.connections_per_tenant_max, chosen.connections_per_host_max)
         )
         self._pool = ConnectionPool(chosen.connections_max)
-        lookups = FairSlots(SlotLimits(chosen.lookups_max, chosen.lookups_per_tenant_max, 1))
+        lookups = SlotLimits(chosen.lookups_max, chosen.lookups_per_tenant_max, 1)
         self._resolver = Resolver(SystemResolver(seconds=chosen.lookup_seconds), lookups)
         self._lookup = lookup or self._resolver.resolve
         self._target = lru_cache(_TARGETS_MAX)(self._parse)

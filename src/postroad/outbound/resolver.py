@@ -1,12 +1,17 @@
-"""Cached lookups of host names. Cache and lookups are bounded per tenant."""
+"""Cached lookups of host names. Cache and lookups are bounded per tenant.
+
+Names that were found, names that were not, and new ones have lookups of their own. So the lookups of a tenant's names that no
+name server answers, each of which takes seconds, hold up its lookups of such names only.
+"""
 
 import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from enum import Enum, auto
 
-from postroad.outbound.fair_slots import FairSlots
+from postroad.outbound.fair_slots import FairSlots, SlotLimits
 from postroad.outbound.rules import Address
 from postroad.outbound.system_resolver import Answer, NameUnresolved
 
@@ -25,13 +30,25 @@ class _Entry:
     expires_at: float
 
 
+class _Kind(Enum):
+    """What the last lookup of a name came to."""
+
+    NEW = auto()
+    FOUND = auto()
+    FAILED = auto()
+
+
 class Resolver:
-    """Each tenant has its own cache entries and lookups, so that one tenant's names neither delay nor reveal another's."""
+    """Each tenant has its own cache entries and lookups, so that one tenant's names neither delay nor reveal another's.
+
+    `limits`: of the running lookups of each kind of names.
+    """
 
     def __init__(
-        self, query: Query, slots: FairSlots, *, names_max: int = _NAMES_MAX, clock: Callable[[], float] = time.monotonic
+        self, query: Query, limits: SlotLimits, *, names_max: int = _NAMES_MAX, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._query, self._slots, self._names_max, self._clock = query, slots, names_max, clock
+        self._query, self._names_max, self._clock = query, names_max, clock
+        self._slots = {kind: FairSlots(limits) for kind in _Kind}
         self._entries: dict[str, OrderedDict[str, _Entry]] = {}  # by tenant and host, oldest first
         self._count = 0
         self._running: dict[tuple[str, str], asyncio.Task[_Entry]] = {}
@@ -55,16 +72,20 @@ class Resolver:
     async def _look_up(self, tenant: str, host: str, deadline: float) -> _Entry:
         running = self._running.get((tenant, host))
         if running is None:
-            await self._slots.acquire(tenant, host, deadline)
+            slots = self._slots[self._kind(tenant, host)]
+            await slots.acquire(tenant, host, deadline)
             entry = self._cached(tenant, host)  # of a lookup that ran while this one waited
+            running = self._running.get((tenant, host))  # with slots of another kind: the name was new then
+            if entry is not None or running is not None:
+                slots.release(tenant, host)
             if entry is not None:
-                self._slots.release(tenant, host)
                 return entry
-            running = self._running[tenant, host] = asyncio.create_task(self._run(tenant, host))
+            if running is None:
+                running = self._running[tenant, host] = asyncio.create_task(self._run(tenant, host, slots))
         async with asyncio.timeout_at(deadline):
             return await asyncio.shield(running)  # others may wait for it too, and its result is cached
 
-    async def _run(self, tenant: str, host: str) -> _Entry:
+    async def _run(self, tenant: str, host: str, slots: FairSlots) -> _Entry:
         try:
             try:
                 answer = await self._query(host)
@@ -76,7 +97,14 @@ class Resolver:
             return entry
         finally:
             del self._running[tenant, host]
-            self._slots.release(tenant, host)
+            slots.release(tenant, host)
+
+    def _kind(self, tenant: str, host: str) -> _Kind:
+        """By the entry of the last lookup, which stays after it has expired."""
+        entries = self._entries.get(tenant)
+        if entries is None or host not in entries:
+            return _Kind.NEW
+        return _Kind.FOUND if entries[host].addresses else _Kind.FAILED
 
     def _cached(self, tenant: str, host: str) -> _Entry | None:
         entries = self._entries.get(tenant)
