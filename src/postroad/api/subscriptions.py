@@ -61,8 +61,7 @@ class PushFormat(StrEnum):
 
 
 class SubscriptionState(StrEnum):
-    """`pending`: the endpoint has not confirmed a subscription of the SNS API. `disabled`: the endpoint answered 410, or the
-    queue was deleted."""
+    """`pending`: the endpoint has not confirmed a subscription of the SNS API. `disabled`: the endpoint answered 410."""
 
     PENDING = "pending"
     ACTIVE = "active"
