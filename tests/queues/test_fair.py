@@ -10,8 +10,11 @@ import pytest
 from postroad.container import Role
 from postroad.jetstream.management import subject_counts, subject_messages
 from postroad.kernel.names import queue_stream, queue_subject
+from postroad.queues import deferred_mover
 from postroad.queues.capability import QueuesCapability
+from postroad.queues.deferred_moves import QueueMoves, Round
 from postroad.queues.fairness import QUIET_MAX
+from postroad.queues.group_shares import GroupShares
 from postroad.queues.rules import group_token
 from tests.gateway import Gateway, Tenant, gateway_settings, running_gateway
 from tests.servers import Server
@@ -275,11 +278,46 @@ async def redrive_noisy(tenant: Tenant) -> None:
     assert len(await drain([tenant], queue, 80)) == 80
 
 
-async def test_delayed_messages_of_a_noisy_group_become_ready_and_are_deferred_then(tenant: Tenant) -> None:
+async def test_delayed_messages_of_a_noisy_group_become_ready_and_are_deferred_then(
+    tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing announces that they are due: pulls that find too few make the mover look."""
+    monkeypatch.setattr(deferred_mover, "_SCAN_SECONDS", 3600)
     queue = await tenant.queue()
     await publish_many(tenant, queue, 100, delayMs=1500)
     assert (await becomes(tenant, queue))["delayed"] + (await becomes(tenant, queue))["ready"] == 100
     assert len(await drain([tenant], queue, 100)) == 100
+
+
+async def test_a_message_that_is_stored_after_its_announcement_is_moved_back(
+    tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise it would wait for the next scan, although consumers have nothing to do."""
+    monkeypatch.setattr(deferred_mover, "_SCAN_SECONDS", 3600)
+    queue = await tenant.queue()
+    await publish_many(tenant, queue, NOISY)
+    await drain([tenant], queue, NOISY)
+    monkeypatch.setattr(GroupShares, "decide", lambda *_: True)
+    committer = tenant.gateway.node.platform.committers.of(queue_stream(tenant.id, "q"))
+    submit, held, looked, round_of = committer.submit_callback, list[Any](), asyncio.Event(), QueueMoves.round
+
+    async def observed(moves: QueueMoves) -> Round:
+        has_groups = bool(moves.turns)
+        found = await round_of(moves)
+        if held and has_groups and not found.groups:
+            looked.set()
+        return found
+
+    monkeypatch.setattr(QueueMoves, "round", observed)
+    monkeypatch.setattr(committer, "submit_callback", lambda *some, **named: held.append((some, named)))
+    publishing = asyncio.create_task(tenant.publish(queue, "late", groupId="noisy"))
+    await asyncio.wait_for(looked.wait(), 20)
+    monkeypatch.undo()
+    monkeypatch.setattr(deferred_mover, "_SCAN_SECONDS", 3600)
+    for some, named in held:
+        submit(*some, **named)
+    await publishing
+    assert [one["payload"] for one in await tenant.pull(queue, 10, waitMs=10_000)] == ["late"]
 
 
 async def test_priorities_of_deferred_messages_are_kept(tenant: Tenant) -> None:

@@ -19,7 +19,7 @@ from postroad.queues.group_shares import DeferralNotice, GroupShares
 from postroad.queues.records import QueueRecord
 
 _SECONDS_MIN, _SECONDS_MAX = 0.015, 0.1  # between rounds of a queue with deferred messages
-_SCAN_SECONDS = 5.0
+_SCAN_SECONDS, _SCAN_SECONDS_MIN = 5.0, 0.25
 _ANNOUNCE_SECONDS = 0.25
 _FAILED_SECONDS = 1.0
 
@@ -27,11 +27,12 @@ log = structlog.get_logger("postroad.queues")
 
 
 class _Served:
-    __slots__ = ("is_woken", "moves", "task")
+    __slots__ = ("is_woken", "moves", "scan_at", "scanned_at", "task")
 
     def __init__(self, moves: QueueMoves) -> None:
         self.moves = moves
         self.is_woken = asyncio.Event()
+        self.scan_at = self.scanned_at = 0.0
         self.task: asyncio.Task[None] | None = None
 
 
@@ -72,6 +73,8 @@ class DeferredMover:
         served = self._served.get(notice.stream)
         if served is not None and not notice.is_repeated:
             served.moves.add(notice.tokens)
+            if not served.moves.turns:  # consumers wait: perhaps for a delayed message that is due by now
+                served.scan_at = min(served.scan_at, served.scanned_at + _SCAN_SECONDS_MIN)
             served.is_woken.set()
 
     def _is_mine(self, stream: str) -> bool:
@@ -108,21 +111,22 @@ class DeferredMover:
 
     async def _serve(self, stream: str, served: _Served) -> None:
         loop, moves = asyncio.get_running_loop(), served.moves
-        incarnation, seconds, scan_at, announce_at = moves.record.incarnation, _SECONDS_MIN, 0.0, 0.0
+        incarnation, seconds, announce_at = moves.record.incarnation, _SECONDS_MIN, 0.0
         while self._is_mine(stream) and (record := self._queues[stream]).incarnation == incarnation:
             moves.record = record
             served.is_woken.clear()
             try:
-                if loop.time() >= scan_at:
+                if loop.time() >= served.scan_at:
+                    served.scanned_at = loop.time()
+                    served.scan_at = served.scanned_at + _SCAN_SECONDS
                     await moves.scan()
-                    scan_at = loop.time() + _SCAN_SECONDS
                 found = await moves.round()
             except PostroadError as problem:
                 log.warning("deferred_messages_not_moved", stream=stream, code=problem.code)
                 await asyncio.sleep(_FAILED_SECONDS)
                 continue
             if not found.groups:
-                await _wait(served.is_woken, max(0.0, scan_at - loop.time()))
+                await _wait(served.is_woken, served.scan_at - loop.time())
                 continue
             if loop.time() >= announce_at:
                 self._shares.announce(stream, list(moves.turns), is_repeated=True)

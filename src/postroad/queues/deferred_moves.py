@@ -76,10 +76,10 @@ class QueueMoves:
     async def scan(self) -> None:
         """Find the groups that have deferred messages. Raises EngineUnavailable."""
         async for page in subject_counts(self._connection, self.record.stream, self.record.wait_subject("*")):
-            self.turns.add(subject.rpartition(".")[2] for subject in page)
+            self.add([subject.rpartition(".")[2] for subject in page])
 
     def add(self, tokens: Sequence[str]) -> None:
-        """These groups have new deferred messages."""
+        """These groups may have new deferred messages."""
         for token in tokens:
             known = self._waiting.get(token)
             if known is not None:

@@ -135,6 +135,11 @@ class GroupShares:
         else:
             found.load.stored(token, sequence, message.priority)
 
+    def stored_deferred(self, record: QueueRecord, message: StoredMessage) -> None:
+        """A deferred message was stored. The announcement of its decision may have come before: then nothing was found."""
+        self._notices.setdefault(record.stream, set()).add(group_token(message.group))
+        self._schedule_flush()
+
     # Announcements
 
     def consumers_wait(self, record: QueueRecord) -> None:

@@ -59,7 +59,9 @@ class MessageStore:
     def count(self, record: QueueRecord, pending: PendingPublish, outcome: Outcome) -> None:
         """Count a message of a group once it is known whether it is stored."""
         if pending.is_deferred:
-            metrics.deferred.add(record.tenant, not isinstance(outcome, Exception))
+            if not isinstance(outcome, Exception):
+                metrics.deferred.add(record.tenant)
+                self.shares.stored_deferred(record, pending.message)
         else:
             sequence = None if isinstance(outcome, Exception) else outcome[-1].sequence
             self.shares.stored(record, pending.message, sequence, pending.delay_ms)
@@ -143,8 +145,12 @@ class MessageStore:
             for one in await self._committers.of(record.stream).append_each(writes)
         ]
         for (message, is_deferred), outcome in zip(placed, outcomes, strict=True):
-            if message.group and not is_deferred and record.is_readable:
+            if not message.group or not record.is_readable:
+                continue
+            if not is_deferred:
                 self.shares.stored(record, message, outcome if isinstance(outcome, int) else None, 0)
+            elif isinstance(outcome, int):
+                self.shares.stored_deferred(record, message)
         return outcomes
 
     async def _store_groups_again(
