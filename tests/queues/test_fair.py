@@ -13,7 +13,7 @@ from postroad.kernel.names import queue_stream, queue_subject
 from postroad.queues import deferred_mover
 from postroad.queues.capability import QueuesCapability
 from postroad.queues.deferred_moves import QueueMoves, Round
-from postroad.queues.fairness import QUIET_MAX
+from postroad.queues.fairness import QUIET_MAX, QUIET_MIN
 from postroad.queues.group_shares import GroupShares
 from postroad.queues.rules import group_token
 from tests.gateway import Gateway, Tenant, gateway_settings, running_gateway
@@ -123,10 +123,21 @@ async def test_messages_without_a_group_are_never_deferred(tenant: Tenant) -> No
 
 async def test_many_small_groups_are_not_deferred(tenant: Tenant) -> None:
     queue = await tenant.queue()
-    messages = [{"payload": n, "groupId": str(n % 50)} for n in range(1000)]
+    messages = [{"payload": n, "groupId": str(n % 250)} for n in range(250 * QUIET_MIN)]
     for start in (0, 500):
         (await tenant.client.post(f"{queue}/messages/batch", {"messages": messages[start : start + 500]})).ok()
     assert await stored(tenant, "wait.*") == 0
+
+
+async def test_many_noisy_groups_together_leave_few_messages_in_front(tenant: Tenant, second_gateway: Gateway) -> None:
+    """A quiet group waits behind those that are not deferred, whatever the number of noisy groups."""
+    queue = await tenant.queue()
+    messages = [{"payload": n, "groupId": str(n % 20)} for n in range(500)]
+    gateways = [tenant, second_gateway.seen_by(tenant)]
+    for one in (*gateways, *gateways):
+        (await one.client.post(f"{queue}/messages/batch", {"messages": messages})).ok()
+    assert await stored(tenant, "ready") <= 250, "with thirty of each group and gateway it would be 1,200"
+    assert len(await drain(gateways, queue, 2000)) == 2000
 
 
 async def test_each_of_many_noisy_groups_is_deferred(tenant: Tenant) -> None:

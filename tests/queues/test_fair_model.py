@@ -50,6 +50,7 @@ async def play(
 def test_a_fair_queue_behaves_like_the_model_of_a_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (fairness, group_shares):
         monkeypatch.setattr(module, "QUIET_MAX", 2)
+        monkeypatch.setattr(module, "QUIET_MIN", 2)
     monkeypatch.setattr(fairness, "READY_MIN", 1)
     with ThreadPoolExecutor(1) as executor:
         executor.submit(run_examples, Engine(EmbeddedServerSettings(tmp_path))).result()

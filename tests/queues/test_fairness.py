@@ -2,13 +2,16 @@
 
 from collections import Counter
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from postroad.queues.fairness import (
     QUIET_MAX,
+    QUIET_MIN,
     READY_MAX,
     READY_MIN,
+    READY_SHARED,
     GroupLoad,
     MovedMessages,
     MoveRecord,
@@ -16,6 +19,7 @@ from postroad.queues.fairness import (
     Turns,
     decode_moved,
     encode_moved,
+    exceeds_equal_share,
     exceeds_share,
 )
 
@@ -25,6 +29,24 @@ def test_a_group_exceeds_its_share_above_thirty_messages_and_a_tenth_of_the_queu
     assert exceeds_share(QUIET_MAX + 1, QUIET_MAX + 1)
     assert not exceeds_share(100, 1000)
     assert exceeds_share(101, 1000)
+
+
+def test_many_groups_share_what_is_leased_and_next() -> None:
+    assert not exceeds_equal_share(QUIET_MIN, 0, 1000), "never deferred"
+    assert exceeds_equal_share(QUIET_MIN + 1, 0, 1000)
+    assert exceeds_equal_share(READY_SHARED // 4 + 1, 0, 4) and not exceeds_equal_share(READY_SHARED // 4, 0, 4)
+    assert not exceeds_equal_share(50, 1000, 20), "consumers have as many of each"
+
+
+@pytest.mark.parametrize("groups", [3, 20, 100])
+def test_groups_that_publish_at_once_leave_few_messages_in_front(groups: int) -> None:
+    load, stored = GroupLoad(), 0
+    for number in range(50 * groups):
+        group = str(number % groups)
+        if not exceeds_equal_share(load.count(group) + 1, 0, load.crowded):
+            load.add(group)
+            stored += 1
+    assert stored <= max(READY_SHARED, QUIET_MIN * groups) + 2 * groups
 
 
 def load_of(*sequences: int, group: str = "a") -> GroupLoad:
@@ -67,9 +89,9 @@ def test_delayed_messages_count_until_they_are_due() -> None:
     load.add("a")
     load.delayed("a", 10_000)
     load.refresh({"normal": 99}, lambda _: False, 9_000)
-    assert load.count("a") == 1
+    assert (load.count("a"), load.due) == (1, 0)
     load.refresh({"normal": 99}, lambda _: False, 11_000)
-    assert load.count("a") == 0
+    assert (load.count("a"), load.due) == (0, 0)
 
 
 def test_the_number_of_remembered_messages_is_limited() -> None:
@@ -98,6 +120,8 @@ def test_counts_are_those_of_a_naive_model(messages: list[tuple[str, int, int]])
         load.refresh({"normal": delivered}, held.__contains__, step)
         naive = Counter(group for n, (group, _, _) in enumerate(messages, 1) if n > delivered or n in held)
         assert {group: load.count(group) for group in "abc"} == {group: naive[group] for group in "abc"}
+        assert load.crowded == sum(1 for count in naive.values() if count > QUIET_MIN)
+        assert load.due == naive.total()
 
 
 def test_the_target_follows_the_rate_of_consumers() -> None:

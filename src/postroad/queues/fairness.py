@@ -1,8 +1,8 @@
 """Fair queues: which group has more than its share, and which deferred messages are moved back next. Pure.
 
 A message is deferred when it is published, if its group has more than `QUIET_MAX` messages that are ready or leased, and more
-than a tenth of those that are leased or next to be delivered. Deferred messages are moved back as the queue is emptied, from each
-group in turn.
+than a tenth of those that are leased or next to be delivered. Of many groups that exceed `QUIET_MIN`, fewer are enough. Deferred
+messages are moved back as the queue is emptied, from each group in turn.
 """
 
 import heapq
@@ -14,7 +14,9 @@ import msgspec
 
 from postroad.api.queues import Priority
 
-QUIET_MAX = 30  # messages of a group that are never deferred
+QUIET_MAX = 30  # messages of a group that are not deferred, if few groups have as many
+QUIET_MIN = 4  # messages of a group that are never deferred
+READY_SHARED = 64  # messages ahead of the consumers that groups with more than `QUIET_MIN` share
 _SHARE = 0.1
 READY_COUNTED_MAX = 300  # of the queue; else many groups with a long backlog would each have less than a tenth of it
 _TRACKED_MAX = 4096  # messages of a queue that a process remembers; further ones are not counted
@@ -27,6 +29,14 @@ def exceeds_share(count: int, total: int) -> bool:
     """True if a group with `count` messages has more than its share. `total`: messages of the queue that are leased, and those
     that are ready, up to `READY_COUNTED_MAX`."""
     return count > QUIET_MAX and count > total * _SHARE
+
+
+def exceeds_equal_share(count: int, leased: int, groups: int) -> bool:
+    """True if a group with `count` messages has more than its share of those that are leased and of the first ready ones.
+
+    `groups` have more than `QUIET_MIN` messages. Otherwise each of many could have `QUIET_MAX` in front of a quiet one.
+    """
+    return count > max(QUIET_MIN, (leased + READY_SHARED) // max(groups, 1))
 
 
 class _Delivered:
@@ -44,6 +54,8 @@ class GroupLoad:
     """
 
     def __init__(self) -> None:
+        self.crowded = 0  # groups with more than `QUIET_MIN` messages
+        self._total = 0
         self._counts: dict[str, int] = {}
         self._ready: dict[Priority, deque[tuple[int, str]]] = {}  # sequences in the order of their outcomes, by priority
         self._delivered: dict[int, _Delivered] = {}
@@ -52,13 +64,22 @@ class GroupLoad:
     def count(self, group: str) -> int:
         return self._counts.get(group, 0)
 
+    @property
+    def due(self) -> int:
+        """Messages that are ready or leased, or about to be stored."""
+        return self._total - len(self._delayed)
+
     def add(self, group: str) -> None:
         """A message is about to be stored."""
-        self._counts[group] = self._counts.get(group, 0) + 1
+        count = self._counts[group] = self._counts.get(group, 0) + 1
+        self._total += 1
+        self.crowded += count == QUIET_MIN + 1
 
     def discard(self, group: str) -> None:
         """A message was not stored, or it is settled."""
         left = self._counts.get(group, 0) - 1
+        self._total -= left >= 0
+        self.crowded -= left == QUIET_MIN
         if left > 0:
             self._counts[group] = left
         else:

@@ -16,7 +16,15 @@ from postroad.jetstream.protocol import encode_plain
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.jetstream.stream_lifecycle import RecordState
 from postroad.kernel.clock import Clock
-from postroad.queues.fairness import QUIET_MAX, READY_COUNTED_MAX, GroupLoad, exceeds_share
+from postroad.queues.fairness import (
+    QUIET_MAX,
+    QUIET_MIN,
+    READY_COUNTED_MAX,
+    READY_SHARED,
+    GroupLoad,
+    exceeds_equal_share,
+    exceeds_share,
+)
 from postroad.queues.lease_log import LeaseLog
 from postroad.queues.records import QueueRecord, StoredMessage
 from postroad.queues.rules import group_token
@@ -45,11 +53,13 @@ decode_notice = msgspec.msgpack.Decoder(DeferralNotice).decode
 
 
 class _QueueShares:
-    __slots__ = ("load", "read_at", "reading", "total", "used_at")
+    """`ready` and `leased`: messages of the queue when its state was read last."""
+
+    __slots__ = ("leased", "load", "read_at", "reading", "ready", "used_at")
 
     def __init__(self) -> None:
         self.load = GroupLoad()
-        self.total = 0
+        self.ready = self.leased = 0
         self.read_at = self.used_at = float("-inf")
         self.reading: asyncio.Task[None] | None = None
 
@@ -75,11 +85,14 @@ class GroupShares:
             return True
         found = self._queues.get(record.stream)
         count = 1 if found is None else found.load.count(token) + 1
-        if found is None or count <= QUIET_MAX:
+        if found is None or count <= QUIET_MIN or (count <= QUIET_MAX and found.load.due < READY_SHARED):
             return False
         if now - found.read_at > _STATE_SECONDS:
             return None
-        return exceeds_share(count, found.total + 1)
+        if exceeds_share(count, found.leased + min(found.ready, READY_COUNTED_MAX) + 1):
+            return True
+        is_behind = max(found.ready, found.load.due - found.leased) >= READY_SHARED
+        return is_behind and exceeds_equal_share(count, found.leased, found.load.crowded)
 
     def begin(self, record: QueueRecord, message: StoredMessage, *, is_deferred: bool) -> None:
         """The message is about to be stored: it counts from now on, until `stored` says otherwise."""
@@ -115,8 +128,8 @@ class GroupShares:
             *(consumer_state(self._connection, record.stream, record.consumer_of(one)) for one in record.priorities)
         )
         known = {priority: state for priority, state in zip(record.priorities, states, strict=True) if state is not None}
-        ready = sum(one.num_pending for one in known.values())
-        found.total = sum(one.num_ack_pending for one in known.values()) + min(ready, READY_COUNTED_MAX)
+        found.ready = sum(one.num_pending for one in known.values())
+        found.leased = sum(one.num_ack_pending for one in known.values())
         delivered = {priority: one.delivered.stream_seq for priority, one in known.items()}
         found.load.refresh(delivered, lambda one: self._lease_log.lease_of(record, one) is not None, self._clock())
         found.read_at = asyncio.get_running_loop().time()
