@@ -8,8 +8,10 @@ from typing import Any
 
 import msgspec
 
+from postroad.api.command_limits import RateLimit
+from postroad.api.commands import Sensitivity
 from postroad.commands.packed_routes import PackedRoutes
-from postroad.commands.records import GrantRecord, RouteRecord, SecretRecord, ServiceRecord
+from postroad.commands.records import GrantRecord, RevokedGrant, RouteRecord, SecretRecord, ServiceRecord
 from postroad.commands.snapshot_format import (
     CacheTtl,
     RegistryState,
@@ -45,14 +47,36 @@ def head(number: int = NOW, **changes: Any) -> SnapshotHead:
 
 
 def routes(count: int, grants: int = 3, first: int = 0) -> dict[str, RouteRecord]:
+    """The grants of a route end never, all at the same time, or each at its own and with its own sensitivity."""
     made: dict[str, RouteRecord] = {}
     for number in range(count):
-        granted = tuple(GrantRecord(f"acme/s{first + number + one:05}", one, "key", None, None) for one in range(grants))
+        granted = tuple(
+            GrantRecord(f"acme/s{first + number + one:05}", one, "key", *_details(number, one)) for one in range(grants)
+        )
+        limit = RateLimit(max=number, interval_seconds=60, burst=5) if number % 4 == 1 else None
         record = RouteRecord(
-            tenant="acme", service="bot", command=f"c{number:05}", queue="q", grants=granted, created_at_ms=1, updated_at_ms=1
+            tenant="acme",
+            service="bot",
+            command=f"c{number:05}",
+            queue="q",
+            grants=granted,
+            rate_limit=limit,
+            revoked=(RevokedGrant("acme/gone", number),) if number % 4 == 2 else (),
+            created_at_ms=1,
+            updated_at_ms=1,
         )
         made[record.key] = record
     return made
+
+
+def _details(route: int, grant: int) -> tuple[int | None, Sensitivity | None]:
+    match route % 3:
+        case 1:
+            return NOW + route, "low"
+        case 2:
+            return NOW + grant, ("critical", "moderate", None)[grant % 3]
+        case _:
+            return None, None
 
 
 def services(count: int) -> dict[str, ServiceRecord]:
