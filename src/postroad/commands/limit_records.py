@@ -1,11 +1,14 @@
 """Stored formats of bans and quotas, and their API representations. Pure."""
 
-import msgspec
+from typing import Annotated
 
-from postroad.api.command_limits import Ban, BanKind, Quota, RateLimit, RouteUsage
+import msgspec
+from msgspec import Meta
+
+from postroad.api.command_limits import INTERVAL_SECONDS_MAX, RATE_MAX, Ban, BanKind, Quota, RateLimit, RouteUsage
 from postroad.commands.rate_rules import Limit, RateRecord, allowed, available, end_ms, start_ms
 from postroad.commands.records import route_key
-from postroad.kernel.clock import rfc3339
+from postroad.kernel.clock import EpochMs, rfc3339
 from postroad.kernel.names import escape
 
 BANS_BUCKET = "postroad_bans"
@@ -28,8 +31,8 @@ class BanRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     reason: str
     creator: str
     key_id: str = ""
-    created_at_ms: int
-    expires_at_ms: int
+    created_at_ms: EpochMs
+    expires_at_ms: EpochMs
 
     @property
     def key(self) -> str:
@@ -69,11 +72,11 @@ class QuotaRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     v: int = 1
     route: RouteName
     source: str
-    max: int
-    interval_seconds: int
-    burst: int
-    created_at_ms: int
-    updated_at_ms: int
+    max: Annotated[int, Meta(ge=1, le=RATE_MAX)]
+    interval_seconds: Annotated[int, Meta(ge=1, le=INTERVAL_SECONDS_MAX)]
+    burst: Annotated[int, Meta(ge=0, le=RATE_MAX)]
+    created_at_ms: EpochMs
+    updated_at_ms: EpochMs
 
     @property
     def key(self) -> str:

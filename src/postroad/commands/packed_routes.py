@@ -14,8 +14,9 @@ import msgspec
 from postroad.api.commands import Sensitivity
 from postroad.commands.records import GrantRecord, RouteRecord
 from postroad.commands.registry_view import KnownRoute, packed_route
+from postroad.kernel.clock import EpochMs
 
-Detail = tuple[str, int | None, Sensitivity | None]  # who created a grant, its expiry, its sensitivity
+Detail = tuple[str, EpochMs | None, Sensitivity | None]  # who created a grant, its expiry, its sensitivity
 
 _SHARED_MAX = 100_000
 

@@ -7,11 +7,18 @@ With `overflow: delay` tokens of later intervals may be borrowed: `debt` are tho
 are delivered in the intervals that repay them, in order.
 """
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
+from msgspec import Meta
+
+from postroad.kernel.clock import LATEST_MS, EpochMs
 
 _PREFETCH_SLOT_MS = 1000
+_DAY_MS = 86_400_000
+_TTL_SECONDS_MAX = 10 * 365 * 86_400  # also of a debt that a much smaller limit repays
+
+_Count = Annotated[int, Meta(ge=0, le=2**53)]
 
 
 class Limit(msgspec.Struct, frozen=True):
@@ -28,13 +35,13 @@ class RateRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """Format 1 of the use of a limit. `carried`: tokens of earlier intervals. `prefetchers`: workers that took tokens in
     advance, with the second in which they did."""
 
-    interval: int
-    interval_ms: int
-    used: int = 0
-    carried: int = 0
-    debt: int = 0
-    cooldown_until_ms: int = 0
-    prefetchers: tuple[tuple[str, int], ...] = ()
+    interval: _Count
+    interval_ms: Annotated[int, Meta(ge=1, le=_DAY_MS)]
+    used: _Count = 0
+    carried: _Count = 0
+    debt: _Count = 0
+    cooldown_until_ms: EpochMs = 0
+    prefetchers: tuple[tuple[str, _Count], ...] = ()
     v: int = 1
 
 
@@ -46,6 +53,11 @@ class Acquired(NamedTuple):
     granted: int
     borrowed: tuple[int, ...]
     prefetched: int
+
+
+def is_possible(record: RateRecord) -> bool:
+    """False for a damaged record, of which no time can be shown."""
+    return end_ms(record) + 2 * _DAY_MS <= LATEST_MS
 
 
 def start_ms(record: RateRecord) -> int:
@@ -168,10 +180,11 @@ def give_back(record: RateRecord | None, limit: Limit, now_ms: int, interval: in
 def retry_at_ms(record: RateRecord, limit: Limit, now_ms: int) -> int:
     """When a refused command may be sent again: after the cooldown, at the next interval that has tokens."""
     intervals = 1 + (record.debt // limit.max if not limit.delay_intervals else 0)
-    return max(record.cooldown_until_ms, (record.interval + intervals) * record.interval_ms, now_ms + 1)
+    at_ms = max(record.cooldown_until_ms, (record.interval + intervals) * record.interval_ms, now_ms + 1)
+    return min(at_ms, LATEST_MS)
 
 
 def ttl_seconds(record: RateRecord, limit: Limit) -> int:
     """When the record may be forgotten: its interval is over, debt is repaid, and a whole burst is carried over."""
     intervals = 2 + -(-(limit.burst + record.debt) // limit.max)
-    return -(-(intervals * limit.interval_ms + limit.cooldown_ms) // 1000) + 60
+    return min(-(-(intervals * limit.interval_ms + limit.cooldown_ms) // 1000) + 60, _TTL_SECONDS_MAX)

@@ -6,7 +6,7 @@ from postroad.api.command_limits import Fairness, RateLimit, RouteUsage
 from postroad.api.commands import CommandRoute, Grant, SecretVersion, Sensitivity, Service
 from postroad.api.queues import DEFAULT_DRAIN_SECONDS
 from postroad.commands.rules import source_of, version_id
-from postroad.kernel.clock import rfc3339
+from postroad.kernel.clock import EpochMs, rfc3339
 from postroad.kernel.names import escape
 
 SERVICES_BUCKET = "postroad_services"
@@ -19,8 +19,8 @@ class SecretRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
     number: int
     locked: str
-    created_at_ms: int
-    expires_at_ms: int | None = None
+    created_at_ms: EpochMs
+    expires_at_ms: EpochMs | None = None
 
 
 class ServiceRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -34,8 +34,8 @@ class ServiceRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     description: str = ""
     contact: str = ""
     secrets: tuple[SecretRecord, ...]
-    created_at_ms: int
-    updated_at_ms: int
+    created_at_ms: EpochMs
+    updated_at_ms: EpochMs
 
     @property
     def key(self) -> str:
@@ -54,9 +54,9 @@ class GrantRecord(msgspec.Struct, frozen=True, array_like=True):
     """A grant in the record of its route. `source` is `<tenant>/<service>` or `<tenant>/*`."""
 
     source: str
-    created_at_ms: int
+    created_at_ms: EpochMs
     created_by: str = ""
-    expires_at_ms: int | None = None
+    expires_at_ms: EpochMs | None = None
     sensitivity: Sensitivity | None = None
 
     def is_active(self, at_ms: int) -> bool:
@@ -67,7 +67,7 @@ class RevokedGrant(msgspec.Struct, frozen=True, array_like=True):
     """A grant that was revoked a short while ago, for workers that used it after that time."""
 
     source: str
-    at_ms: int
+    at_ms: EpochMs
 
 
 class RouteRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -87,11 +87,11 @@ class RouteRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     acl_check: str = "cached"
     signature: str = "optional"
     archive: bool = True
-    expires_at_ms: int | None = None
+    expires_at_ms: EpochMs | None = None
     grants: tuple[GrantRecord, ...] = ()
     revoked: tuple[RevokedGrant, ...] = ()
-    created_at_ms: int
-    updated_at_ms: int
+    created_at_ms: EpochMs
+    updated_at_ms: EpochMs
 
     @property
     def key(self) -> str:
@@ -110,7 +110,7 @@ class PollRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """Format 1 of the last poll of a service's configuration, under `<tenant>.<service>`."""
 
     v: int = 1
-    at_ms: int
+    at_ms: EpochMs
 
 
 def service_key(tenant: str, service: str) -> str:

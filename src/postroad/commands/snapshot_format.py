@@ -21,12 +21,12 @@ import msgspec
 from postroad.api.commands import GRANTS_PER_ROUTE_MAX
 from postroad.commands.packed_routes import Detail, PackedRoute, PackedRoutes
 from postroad.commands.records import RouteRecord, ServiceRecord
+from postroad.kernel.clock import EpochMs
 
 FORMAT = 1
 _PART_ENTRIES = 500
 _COMPRESSION = 3
 _WINDOW_BITS = 31  # a gzip header
-_NUMBER_MAX = 2**53
 
 T = TypeVar("T")
 Sign = Callable[[bytes], str]
@@ -93,7 +93,7 @@ class _Route(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     revision: int
     record: RouteRecord
     senders: list[int]
-    created: list[int]
+    created: list[EpochMs]
     details: list[Detail]
 
 
@@ -238,7 +238,6 @@ class OpenedSnapshot:
         _check(len(route.details) in {min(count, 1), count}, "a route does not have the details of its grants")
         if count:
             _check(ids[0] >= 0 and ids[-1] < senders and sorted(set(ids)) == ids, "a route names senders that do not exist")
-            _check(max(map(abs, route.created)) < _NUMBER_MAX, "a grant has an impossible time")
         self._routes.put_packed(route.key, route.record, array("q", ids + route.created), tuple(route.details))
 
     def _add(self, kind: int, key: str, revision: int) -> None:

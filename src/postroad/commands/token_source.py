@@ -228,7 +228,10 @@ class TokenSource:
 def _record(value: bytes | None) -> RateRecord | None:
     """None for a record that cannot be read: then the limit starts as with a new one."""
     try:
-        return None if value is None else _decode(value)
+        record = None if value is None else _decode(value)
     except msgspec.DecodeError:
+        record = None
+    if value is not None and (record is None or not rate_rules.is_possible(record)):
         log.error("rate_record_unreadable")
         return None
+    return record

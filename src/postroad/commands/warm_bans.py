@@ -9,7 +9,7 @@ from postroad.commands.bans import Bans
 from postroad.commands.registry_view import KnownRoute
 from postroad.jetstream.bucket import Bucket
 from postroad.jetstream.conflict_retry import retry_on_conflict
-from postroad.kernel.clock import Clock
+from postroad.kernel.clock import Clock, EpochMs
 from postroad.kernel.errors import PostroadError
 from postroad.kernel.names import escape
 
@@ -21,7 +21,7 @@ log = structlog.get_logger("postroad.commands")
 class WarmBansRecord(msgspec.Struct, frozen=True):
     """Format 1 of the times of a sender's warm bans on a route, with a TTL."""
 
-    times: tuple[int, ...]
+    times: tuple[EpochMs, ...]
     v: int = 1
 
 

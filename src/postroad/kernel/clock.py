@@ -13,6 +13,7 @@ Clock = Callable[[], int]
 Timestamp = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]  # in responses, as `rfc3339` writes it
 AwareDatetime = Annotated[datetime, Meta(tz=True)]  # in requests: RFC 3339 with a time zone
 LATEST_MS = 253_402_300_799_999  # the end of the year 9999; later times have no text form
+EpochMs = Annotated[int, Meta(ge=0, le=LATEST_MS)]  # in stored records: a damaged one with another time cannot be decoded
 
 
 def now_ms() -> int:
