@@ -358,6 +358,28 @@ async def test_a_dominant_sender_loses_the_warm_path(gateway: Gateway, tenant: T
     assert event["retry_after_ms"] == 3_600_000 and event["throttle_until"]
 
 
+async def test_bans_by_several_workers_in_one_window_are_one_event(
+    gateway: Gateway, second_gateway: Gateway, tenant: Tenant
+) -> None:
+    """Requirements 116, 207: each worker decides alone; the events have the same id."""
+    noisy, quiet = await fair(gateway, tenant, window_seconds=60, ban_seconds=1)
+    both = (gateway, second_gateway)
+    for after_ms in (0, 500, 60_000):
+        for one in both:
+            assert one.clock.frozen_ms is not None
+            one.clock.frozen_ms += after_ms
+        prefetched(at := both[after_ms == 500], tenant)
+        for sender in [quiet] * 5 + [noisy] * 25:
+            (await sender.at(at).send()).ok(202)
+
+    async def reported() -> list[str]:
+        found = [one["event_id"] for one in await tenant.events("COMMANDS") if one["event"] == "snavio.fairness.warm-path-ban"]
+        return found if len(found) == 3 else []
+
+    first, second, third = await eventually(reported)
+    assert first == second != third
+
+
 async def test_a_sender_without_competitors_is_not_banned(gateway: Gateway, tenant: Tenant) -> None:
     """Requirements 97, 118"""
     noisy, _quiet = await fair(gateway, tenant)

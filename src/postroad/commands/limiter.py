@@ -68,9 +68,10 @@ class Limiter:
         ban = self._warm.fairness.count(route.key, source, rules, now_ms, is_warm=is_warm)
         if ban is not None and ban.is_first:
             metrics.bans.labels("warm", "worker").inc()
+            window_ms = rules.window_seconds * 1000
             self._report(
-                WarmPathBan(
-                    event_id=derived_id(now_ms, "warm-path-ban", route.key, source, now_ms // (rules.window_seconds * 1000)),
+                WarmPathBan(  # of several workers in one window: one event
+                    event_id=derived_id(now_ms // window_ms * window_ms, "warm-path-ban", route.key, source),
                     tenant=source.partition("/")[0],
                     source=source,
                     target=route.record.target,
@@ -81,7 +82,7 @@ class Limiter:
                     throttle_until=rfc3339(ban.until_ms),
                 )
             )
-            self._warm_bans.record_soon(route, source, rules.window_seconds * 1000)
+            self._warm_bans.record_soon(route, source, window_ms)
 
     async def admit(self, route: KnownRoute, source: str, *, is_banned: bool, is_cold: bool, may_prefetch: bool) -> Admission:
         """Acquire a token by a write, and one of the sender's quota if it is banned from the warm path.
