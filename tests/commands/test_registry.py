@@ -57,6 +57,14 @@ async def test_lists_have_pages_and_show_what_the_key_may_use(tenant: Tenant) ->
     (await narrow.client.put("/v1/grants/a/x/b")).problem(403, "forbidden")
 
 
+async def test_a_route_and_a_grant_may_end_at_the_latest_time_of_any_zone(tenant: Tenant) -> None:
+    latest = "9999-12-31T23:59:59-12:00"
+    await register_target(tenant, expires_at=latest)
+    await grant(tenant, "billing", expires_at=latest)
+    for path in ("/v1/routes/bot/post", "/v1/grants"):
+        assert "9999-12-31T23:59:59.999Z" in str((await tenant.client.get(path)).ok())
+
+
 async def test_a_route_needs_a_service_and_a_queue_with_dead_letters(tenant: Tenant) -> None:
     """Requirements 16, 29, 32, 37, 221"""
     route = "/v1/routes/bot/post"

@@ -48,7 +48,8 @@ def rfc3339(at_ms: int) -> str:
 
 
 def epoch_ms(time: datetime | None) -> int | None:
-    return None if time is None else int(time.timestamp() * 1000)
+    """A time of the year 9999 may be one of 10000 in UTC: then the latest that has a text form."""
+    return None if time is None else min(int(time.timestamp() * 1000), LATEST_MS)
 
 
 @lru_cache(maxsize=4096)
