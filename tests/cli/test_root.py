@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -224,6 +225,13 @@ def test_every_command_and_option_has_a_help_text() -> None:
     assert not [words for words, command in COMMANDS.items() if not command.help]
     options = [(words, parameter) for words, command in COMMANDS.items() for parameter in command.params]
     assert not [(words, parameter.name) for words, parameter in options if not getattr(parameter, "help", None)]
+
+
+@pytest.mark.parametrize("group", ["insights", "pipeline"])
+def test_the_page_of_commands_lists_each_one_of_a_group(group: str) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+    [listed] = re.findall(rf"^\| `{group} (.*?)` \|", page, re.MULTILINE)
+    assert sorted(listed.split(r" \| ")) == sorted(words[1] for words in COMMANDS if words[0] == group)
 
 
 @pytest.mark.slow
