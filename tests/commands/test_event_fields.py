@@ -7,6 +7,7 @@ from postroad import registry
 from postroad.kernel.event import event_name
 
 COMMAND = {"command_id", "source", "target", "command.name"}
+COMMON = {"event_id", "timestamp", "tenant", "version"}
 REPLAY = {"replay", "replay_reason", "replay_id"}
 HINTS = {"retry_after_ms", "throttle_until"}
 PROMISED = {
@@ -27,6 +28,10 @@ PROMISED = {
     "snavio.snapshot.too_large": {"size_bytes", "max_bytes", "version_id"},
     "cache.refreshed": {"cache_type", "age_seconds", "fresh_ttl", "stale_ttl"},
 }
+OWN = {
+    *("cache.refreshed", "command.archived", "route.unhealthy", "route.recovered", "alert.opened", "alert.resolved"),
+    *("telemetry.sampled", "replay.requested"),
+}
 TYPES = {event_name(kind): kind for kind in registry.event_types()}
 
 
@@ -34,8 +39,15 @@ TYPES = {event_name(kind): kind for kind in registry.event_types()}
 def test_an_event_has_the_promised_fields(name: str) -> None:
     """Requirements 71, 123, 126, 164, 202, 203, 204, 205, 206, 207, 208, 209, 210, 211, 212, 213, 214"""
     fields = {field.encode_name for field in msgspec.structs.fields(TYPES[name])}
-    assert PROMISED[name] | {"event_id", "timestamp", "tenant", "version"} <= fields
+    assert PROMISED[name] | COMMON <= fields
 
 
 def test_every_event_of_the_protocol_is_listed() -> None:
     assert {name for name in TYPES if name.startswith("snavio.")} <= set(PROMISED)
+
+
+@pytest.mark.parametrize("name", sorted(OWN))
+def test_an_event_beyond_the_protocol_has_no_prefix_and_the_common_fields(name: str) -> None:
+    """Requirement 215"""
+    assert {field.encode_name for field in msgspec.structs.fields(TYPES[name])} >= COMMON
+    assert f"snavio.{name}" not in TYPES
