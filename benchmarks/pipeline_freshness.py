@@ -65,8 +65,9 @@ class Load:
         self.sent = 0
         self.fresh: list[tuple[float, float]] = []  # when it was seen, and the time up to which results are complete
 
-    def send_for(self, seconds: float, *, is_read: bool) -> list[float]:
-        """Freshness of the events of this time."""
+    def send_for(self, seconds: float, *, is_read: bool) -> tuple[list[float], int]:
+        """Freshness of the events of each second of this time, and of how many seconds no results were seen: they count with the
+        time for which they were waited for."""
         begun = time.time()
         stop = threading.Event()
         watcher = threading.Thread(target=self._watch, args=(stop,), daemon=True)
@@ -83,12 +84,13 @@ class Load:
         stop.set()
         watcher.join()
         found: list[float] = []
+        missing = 0
         for number in range(int(seconds)):
             at = begun + number + 0.05
             seen = [when for when, until in self.fresh if until >= at]
-            if seen:
-                found.append(min(seen) - at)
-        return found
+            missing += not seen
+            found.append(min(seen, default=time.time()) - at)
+        return found, missing
 
     def _watch(self, stop: threading.Event) -> None:
         while not stop.wait(0.05):
@@ -118,15 +120,17 @@ def measure(seconds: float, rate: int) -> None:
         for is_read in (False, True):
             batches.clear()
             cpu, own = tree_cpu_seconds(os.getpid(), engine_processes), time.process_time()
-            found = sorted(load.send_for(seconds / 2, is_read=is_read))
+            found, missing = load.send_for(seconds / 2, is_read=is_read)
+            found.sort()
             line = {
                 "reports_are_read": is_read,
                 "events_per_second": rate,
                 "freshness_p50": round(statistics.median(found), 1),
                 "freshness_p95": round(found[int(len(found) * 0.95)], 1),
+                "seconds_without_results": missing,
                 "batches": len(batches),
-                "events_per_batch": round(statistics.mean(one.counts.events for one in batches)),
-                "longest_batch": round(max(one.seconds for one in batches), 2),
+                "events_per_batch": round(sum(one.counts.events for one in batches) / max(1, len(batches))),
+                "longest_batch": round(max((one.seconds for one in batches), default=0.0), 2),
                 "processor_seconds": round(tree_cpu_seconds(os.getpid(), engine_processes) - cpu, 1),
                 "of_the_driver_and_the_load": round(time.process_time() - own, 1),
             }

@@ -114,10 +114,12 @@ def compare(name: str, ours: Tables, theirs: Tables) -> int:
         compared = mine.select([name for name in mine.column_names if name not in _NOT_COMPARED.get(key[0], ())])
         left, right = _in_order(pl.from_arrow(compared)), _in_order(pl.from_arrow(theirs[key]))
         right.columns = left.columns
+        if len(left) != len(right):
+            raise SystemExit(f"{name} has {len(right)} rows instead of {len(left)}: {key}")
         for column in left.columns:
             one, other = left[column], right[column]
             are_equal = (one - other).abs() < 0.002 if one.dtype.is_float() else one == other.cast(one.dtype)
-            if len(one) != len(other) or not are_equal.all():
+            if not are_equal.all():
                 raise SystemExit(f"{name} has other results: {key}, {column}\n{left}\n{right}")
     return sum(len(one) for one in ours.values())
 
