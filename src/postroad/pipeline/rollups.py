@@ -1,6 +1,6 @@
 """Rollups: measures of one minute, which add up in any order and in any batches (decision 0021). In Arrow."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,7 @@ ROLLUPS = spark.StructType(
     ]
 )
 KEY = ("report", "tenant", "minute", "name", "label", "bucket")
+_TEXTS = ("report", "tenant", "name", "label")  # of the key
 TIME = pa.timestamp("us", tz="UTC")
 
 # Rollups in memory: `last` is two columns.
@@ -74,14 +75,28 @@ def merge(measures: pa.Table) -> pa.Table:
     has_last = pc.is_valid(measures.column("last_at"))
     plain, full = measures.filter(pc.invert(has_last)), measures.filter(has_last)
     sums = [("n", "sum"), ("total", "sum"), ("top", "max")]
-    merged = plain.group_by(KEY, use_threads=False).aggregate(sums)
+    merged = _by_key(plain, sums)
     parts = [_as_measures(merged, n="n_sum", total="total_sum", top="top_max")]
     if len(full):
         ordered = full.sort_by([("last_at", "ascending"), ("last_value", "ascending")])
-        merged = ordered.group_by(KEY, use_threads=False).aggregate([*sums, ("last_at", "last"), ("last_value", "last")])
+        merged = _by_key(ordered, [*sums, ("last_at", "last"), ("last_value", "last")])
         names = {"n": "n_sum", "total": "total_sum", "top": "top_max", "last_at": "last_at_last", "last_value": "last_value_last"}
         parts.append(_as_measures(merged, **names))
     return pa.concat_tables(parts)
+
+
+def _by_key(measures: pa.Table, aggregations: Sequence[tuple[str, str]]) -> pa.Table:
+    """Aggregate by `KEY`, in no order. Its texts are few: grouping a million rollups by numbers takes a third of the time."""
+    texts: dict[str, Any] = {}
+    columns = dict(zip(measures.column_names, measures.columns, strict=True))
+    for name in _TEXTS:
+        chunks = columns[name].dictionary_encode().unify_dictionaries().chunks
+        if chunks:
+            texts[name], columns[name] = chunks[0].dictionary, pa.chunked_array([one.indices for one in chunks])
+    found = pa.table(columns).group_by(KEY, use_threads=False).aggregate(aggregations)
+    for name, values in texts.items():
+        found = found.set_column(found.column_names.index(name), name, values.take(found.column(name).combine_chunks()))
+    return found
 
 
 def _as_measures(table: pa.Table, **names: str) -> pa.Table:
