@@ -159,6 +159,7 @@ async def test_alerts_do_not_depend_on_the_telemetry_queue(sender: Sender, tenan
 
 
 async def test_rules_of_a_tenant_filter_and_group(sender: Sender, tenant: Tenant) -> None:
+    """Requirements 144, 181"""
     rule = {"events": "snavio.command.*", "source": "other", "severity": "info"}
     (await tenant.client.put("/v1/alert-rules/mine", rule)).ok(201)
     other = await register_sender(tenant, "other")

@@ -37,7 +37,7 @@ def sample(kind: type[Event], tenant: str) -> Event:
 
 
 async def test_each_rule_opens_an_alert_for_each_of_its_events(gateway: Gateway) -> None:
-    """Requirement 179"""
+    """Requirements 39, 179, 197"""
     tenant, outbox = (await gateway.tenant()).id, gateway.node.platform.outbox
     expected = set[tuple[str, str, str]]()
     for owner, rules in ((tenant, BUILT_IN), (PLATFORM, PLATFORM_RULES)):

@@ -132,7 +132,7 @@ async def test_a_second_replay_delivers_each_command_once_more(gateway: Gateway,
 
 
 async def test_refusals_are_counted_by_reason_with_a_sample(gateway: Gateway, tenant: Tenant, sender: Sender) -> None:
-    """A revoked grant, a missing route, a deleted sender: nothing passes."""
+    """Requirement 236: a revoked grant, a missing route, a deleted sender: nothing passes."""
     queue = await register_target(tenant)
     second = await register_sender(tenant, "mailer")
     await grant(tenant, "billing")

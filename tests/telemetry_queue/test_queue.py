@@ -71,6 +71,7 @@ async def pulled(tenant: Tenant, count: int, **more: Any) -> list[dict[str, Any]
 
 
 async def test_leases_end_by_nack_expiry_and_extension(sender: Sender, tenant: Tenant, gateway: Gateway) -> None:
+    """Requirement 188"""
     (await sender.send()).ok(202)
     [first] = await tenant.pull(QUEUE, 10, waitMs=5000, visibilityTimeoutMs=60_000)
     assert (await tenant.pull(QUEUE, 10)) == []
@@ -131,6 +132,7 @@ async def test_the_queue_exists_from_the_first_service_on(tenant: Tenant) -> Non
 
 
 async def test_keys_without_access_and_other_tenants_see_nothing(sender: Sender, tenant: Tenant, gateway: Gateway) -> None:
+    """Requirement 187"""
     (await sender.send()).ok(202)
     for more, scopes in (({"allowed_queues": ("bot*",)}, (Scope.CONSUME,)), ({"allowed_services": ("bot",)}, (Scope.CONSUME,))):
         narrow = await tenant.another_key(scopes, **more)
