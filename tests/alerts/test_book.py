@@ -172,6 +172,17 @@ def test_too_many_groups_share_one_alert() -> None:
     assert sum(one.count for one in desk.book.alerts.values()) == 700
 
 
+def test_the_alert_that_groups_share_resolves_by_silence_whatever_its_events_are() -> None:
+    """The recovery of one of these routes does not end it."""
+    desk = Desk(rule(events="route.unhealthy"))
+    for number in range(502):
+        desk.add(0, name="route.unhealthy", source=f"acme/{number}")
+    desk.tick(WINDOW_MS)  # the shared one has grown
+    assert not desk.book.resolved
+    desk.tick(2 * WINDOW_MS)
+    assert [one.group for one in desk.book.resolved] == ["(others)"] and len(desk.book.alerts) == 500
+
+
 _EVENTS = st.lists(
     st.tuples(
         st.sampled_from(["a", "b"]),  # tenants

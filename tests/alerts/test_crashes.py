@@ -1,7 +1,7 @@
 """Counts and notifications are exact when the process that leads is killed, at any moment."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -9,11 +9,15 @@ import pytest
 
 from postroad.alerts.capability import AlertsCapability
 from postroad.alerts.history import History
-from postroad.alerts.notifier import SendResult
+from postroad.alerts.notifier import Notifier, SendResult
 from postroad.alerts.processor import AlertProcessor
-from postroad.alerts.records import Due
+from postroad.alerts.records import AlertRecord, Due, RuleRecord
+from postroad.alerts.rules import EventFields, Rule
+from postroad.api.alerts import RuleDefinition
 from postroad.jetstream import stream_reader
+from postroad.jetstream.commit import PendingMessage
 from postroad.kernel.errors import Conflict, EngineUnavailable
+from postroad.kernel.ids import new_id
 from postroad.subscriptions.endpoint_rules import Outcome
 from tests.commands.senders import register_sender
 from tests.gateway import Gateway, Tenant, gateway_settings, running_gateway
@@ -160,6 +164,70 @@ async def test_nothing_is_lost_when_a_write_fails_and_the_notifier_goes_on(
     await after._load()
     assert [one.count for one in after.book.alerts.values()] == [3]
     assert after.positions["COMMANDS"] == page.entries[-1].sequence
+
+
+async def test_a_frame_that_changes_more_alerts_than_a_batch_holds_is_stored_in_parts(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch that the engine refuses would end the alerts of all tenants. A leader is killed in the middle of the frame."""
+    tenant, platform = await gateway.tenant(), gateway.node.platform
+    capability, processor = platform.use(AlertsCapability), new_processor(gateway)
+    rules = [
+        RuleRecord(tenant=tenant.id, name=f"r{number}", definition=RuleDefinition(events="snavio.test.*"), updated_at_ms=1)
+        for number in range(100)
+    ]
+    await asyncio.gather(*(capability._rule_table.create(f"{tenant.id}.{one.name}", one) for one in rules))
+    await processor._load()
+    lines = [
+        f'{{"event":"snavio.test.{kind}","event_id":"{kind}{source}","tenant":"{tenant.id}","source":"{tenant.id}/{source}"}}'
+        for kind in (1, 1, 2, 3, 4, 5, 6)
+        for source in range(10)
+    ]
+    frame = PendingMessage(f"command.{tenant.id}", "\n".join(lines).encode(), new_id())
+    await platform.committers.of("COMMANDS").append(frame)
+    stores: list[int] = []
+    store = processor._committer.append_together
+
+    async def killed(messages: Sequence[PendingMessage]) -> Any:
+        stores.append(len(messages))
+        if len(stores) == 3:
+            raise EngineUnavailable("killed", retry_after=1)
+        return await store(messages)
+
+    monkeypatch.setattr(processor._committer, "append_together", killed)
+    async with leading(processor):
+        await eventually(counts(processor, 100 * len(lines)))
+        await processor.flush()
+    assert max(stores) <= 1000
+    after = new_processor(gateway)
+    await after._load()
+    assert sum(one.count for one in after.book.alerts.values()) == 100 * len(lines)
+    assert set(after.positions) == {"COMMANDS", "TELEMETRY"}, "none is within a frame"
+
+
+async def test_digests_that_end_at_the_same_time_are_stored_in_parts(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch that the engine refuses would have all of them sent again."""
+    capability, processor = gateway.node.platform.use(AlertsCapability), new_processor(gateway)
+    await processor._load()
+    rule, groups = Rule("r", RuleDefinition(events="snavio.>")), {f"tenant{number}": list[AlertRecord]() for number in range(5)}
+    for tenant, records in groups.items():
+        for number in range(300):
+            event = EventFields(event="snavio.x", event_id=str(number), tenant=tenant, source=f"{tenant}/{number}")
+            processor.book.apply(event, b"{}", [rule], 1)
+        records += [one for one in processor.book.alerts.values() if one.tenant == tenant]
+        for one in records:
+            one.due = {"hook": Due(kind="opened", since_ms=1)}
+        await processor.flush()
+    notifier = Notifier(processor, capability.channels, capability.notifier._push, None, gateway.clock, lambda _tenant: "")
+
+    async def delivered(*_values: object) -> SendResult:
+        return SendResult(Outcome.DELIVERED)
+
+    monkeypatch.setattr(notifier, "send", delivered)
+    await asyncio.gather(*(notifier._send_group(tenant, "hook", records) for tenant, records in groups.items()))
+    after = new_processor(gateway)
+    await after._load()
+    assert len(after.book.alerts) == 1500 and not [one for one in after.book.alerts.values() if one.due]
 
 
 async def test_nothing_is_stored_about_a_deleted_tenant(gateway: Gateway) -> None:

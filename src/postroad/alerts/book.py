@@ -14,7 +14,7 @@ from postroad.kernel.ids import derived_id
 
 _FIRST_SAMPLES = 2
 _SAMPLE_BYTES_MAX = 2048
-_OPEN_MAX = 500  # alerts of a tenant; further groups share one alert for each rule
+_OPEN_MAX = 500  # alerts of a tenant; further groups share one alert for each rule and type of event
 _OTHER = "(others)"
 
 Destinations = Callable[[Rule, EventFields], Sequence[str]]
@@ -218,7 +218,7 @@ class AlertBook:
                     event = EventFields(event=record.event, tenant=record.tenant)
                     channels = self._destinations(rule, event)
                     self._notify(record, "grew", rule, channels, now_ms, since_ms=record.window_ends_ms)
-            elif record.event not in OPPOSITES.values():
+            elif record.event not in OPPOSITES.values() or record.group == _OTHER:  # of which one recovery ends nothing
                 self.resolve(record, "quiet", now_ms)
                 continue
             record.window_ends_ms = now_ms + record.window_ms

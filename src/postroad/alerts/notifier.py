@@ -34,6 +34,7 @@ _DIGEST_MAX = 50  # alerts in a digest; the others are counted
 _GIVE_UP_MS = 24 * 3_600_000
 _BACKOFF = Backoff(first_seconds=5.0, max_seconds=1800.0)
 _RUNNING_MAX = 64
+_MARKED_MAX = 300  # alerts of a digest that change at once
 
 log = structlog.get_logger("postroad.alerts")
 
@@ -94,6 +95,14 @@ class Notifier:
         """Send one notification; False if the channel should be left alone for now."""
         result = await self.send(tenant, channel, _notification(channel, records), _identity(channel, records))
         await self._channels.record_attempt(tenant, channel, result.outcome.value, len(records), result)
+        for start in range(0, len(records), _MARKED_MAX):
+            await self._processor.flush_if_full()
+            self._mark(tenant, channel, records[start : start + _MARKED_MAX], result)
+        await self._processor.flush()
+        return result.outcome is Outcome.DELIVERED
+
+    def _mark(self, tenant: str, channel: str, records: Sequence[AlertRecord], result: SendResult) -> None:
+        """Note what became of the notification of these alerts."""
         now, book = self._clock(), self._processor.book
         for one in records:
             record = book.find(one.id)  # another object if the processor has begun again meanwhile
@@ -108,8 +117,6 @@ class Notifier:
                 log.warning("notification_abandoned", tenant=tenant, channel=channel, alert=record.id, error=result.error)
             else:
                 book.delayed(record, channel, now + int(_BACKOFF.delay(due.attempts + 1) * 1000))
-        await self._processor.flush()
-        return result.outcome is Outcome.DELIVERED
 
     async def send(self, tenant: str, channel: str, notification: Notification, identity: str) -> SendResult:
         """Send a notification to a channel, or to the tenant's contact. Does not raise for failures of the destination."""

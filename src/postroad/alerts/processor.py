@@ -1,11 +1,12 @@
 """Applies the events of all tenants to the alert rules, in the leader of the delivery role.
 
 The positions in the streams and the alerts that changed are stored in one atomic batch, once a second. After a crash the next
-leader continues at the positions with the alerts as they were then: each event counts once.
+leader continues at the positions with the alerts as they were then: each event counts once. A batch has a largest size, so a
+frame that changes many alerts is applied in parts; the position is then within the frame.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 
 import msgspec
@@ -45,10 +46,12 @@ _STREAM, _SUBJECT = f"KV_{ALERTS_BUCKET}", f"$KV.{ALERTS_BUCKET}."
 _HISTORY_SECONDS = 90 * 86_400
 _PENDING_SECONDS = 60  # a marker that a group with too few events is forgotten
 _FLUSH_SECONDS = 1.0
-_CHANGED_MAX = 300  # alerts that wait before a frame is applied, which changes 600 at most: the engine takes 1,000 in a batch
+_CHANGED_MAX = 300  # alerts that wait to be stored when others change
+_PART_MAX = 600  # alerts that change before they are stored: the engine takes 1,000 messages in a batch
 _REMOVED_MAX = 500
 _FRAMES_MAX, _BYTES_MAX = 500, 2 * 1024 * 1024
 _RETRY_SECONDS = 1.0
+_FRAME, _LINES = ".frame", ".lines"  # of the position within a frame: its sequence, and the number of events that are counted
 _OPPOSITE_TYPES = frozenset(name.encode() for name in OPPOSITES)
 
 _decode_event = msgspec.json.Decoder(EventFields).decode
@@ -122,7 +125,7 @@ class AlertProcessor:
             info = await stream_info(self._connection, stream)
             end = info.state.last_seq if info is not None else 0
             if self.positions.get(stream, end + 1) > end:  # the first start, or another stream of that name
-                self.positions[stream] = end
+                self._set_position(stream, end)
         self._stored_positions = {}
         await self.flush()
 
@@ -131,6 +134,11 @@ class AlertProcessor:
         async with self._flushing:
             if self.book.changed or self.positions != self._stored_positions:
                 await self._store()
+
+    async def flush_if_full(self) -> None:
+        """Return when `_PART_MAX` alerts can change without making the next batch too large. Raises like `flush`."""
+        while len(self.book.changed) > _CHANGED_MAX:
+            await self.flush()
 
     async def _store(self) -> None:
         """Store all alerts that changed together with the positions. What changes meanwhile is stored the next time."""
@@ -174,22 +182,34 @@ class AlertProcessor:
         async with aclosing(batches) as found:
             async for batch in found:
                 for entry in batch:
-                    while len(self.book.changed) > _CHANGED_MAX:
-                        await self.flush()
-                    self.apply(stream, entry)
+                    await self.flush_if_full()
+                    for _ in self.apply_in_parts(stream, entry):
+                        await self.flush_if_full()
                 await asyncio.sleep(0)
 
     def apply(self, stream: str, entry: Entry) -> None:
-        """Count the events of a frame. Equal ones are counted together: a busy sender has many in a frame."""
-        tenant = entry.subject.partition(".")[2]
+        """Count the events of a frame."""
+        for _ in self.apply_in_parts(stream, entry):
+            pass
+
+    def apply_in_parts(self, stream: str, entry: Entry) -> Iterator[None]:
+        """Count the events of a frame, from the position within it on. Yields before more than `_PART_MAX` alerts change.
+
+        Equal events are counted together: a busy sender has many in a frame.
+        """
+        tenant, changes = entry.subject.partition(".")[2], 0
         if self._is_deleted(tenant):
-            self.positions[stream] = entry.sequence
+            self._set_position(stream, entry.sequence)
             return
+        first = self.positions[stream + _LINES] if self.positions.get(stream + _FRAME) == entry.sequence else 0
         equal: dict[tuple[object, ...], list[tuple[EventFields, bytes]]] = {}
-        for line in unpack(entry.payload):
+        for number, line in enumerate(unpack(entry.payload)):
+            if number < first:
+                continue
             name = encoded_type(line)
             is_opposite = name in _OPPOSITE_TYPES
-            if not is_opposite and not self._index.of_type(tenant, name):
+            rules = self._index.of_type(tenant, name)
+            if not is_opposite and not rules:
                 continue
             try:
                 event = _decode_event(line)
@@ -197,12 +217,27 @@ class AlertProcessor:
                 continue
             if event.tenant != tenant:
                 continue
-            if is_opposite:  # it ends what was before it
-                self._count(equal, entry.at_ms)
-                equal = {}
-            equal.setdefault(event.compared, []).append((event, line))
+            compared = event.compared
+            if is_opposite or compared not in equal:
+                most = len(rules) + (len(self._index.rules(tenant)) if is_opposite else 0)  # it ends what was before it
+                is_over = changes > 0 and changes + most > _PART_MAX
+                if is_opposite or is_over:
+                    self._count(equal, entry.at_ms)
+                    equal = {}
+                if is_over:
+                    self.positions |= {stream + _FRAME: entry.sequence, stream + _LINES: number}
+                    yield
+                    changes = 0
+                changes += most
+            equal.setdefault(compared, []).append((event, line))
         self._count(equal, entry.at_ms)
-        self.positions[stream] = entry.sequence
+        self._set_position(stream, entry.sequence)
+
+    def _set_position(self, stream: str, sequence: int) -> None:
+        """Everything up to this frame is counted."""
+        self.positions[stream] = sequence
+        for within in (_FRAME, _LINES):
+            self.positions.pop(stream + within, None)
 
     def _count(self, equal: Mapping[tuple[object, ...], Sequence[tuple[EventFields, bytes]]], at_ms: int) -> None:
         for events in equal.values():
@@ -228,8 +263,7 @@ class AlertProcessor:
                 self.book.resolve(record, "event", self._clock())
             elif action is not None and action.resolved_ms:
                 self.book.resolve(record, action.resolved_by, action.resolved_ms)
-            if len(self.book.changed) > _CHANGED_MAX:
-                await self.flush()
+            await self.flush_if_full()
         while self.book.tick(self._clock(), self._index.rule, self._is_acknowledged, _CHANGED_MAX):
             await self.flush()
         await self.flush()

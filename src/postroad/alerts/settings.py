@@ -22,6 +22,11 @@ def is_sender(address: str) -> bool:
     return not address or (address.isascii() and re.fullmatch(r"[^\s@<>]+@[^\s@<>]+", address) is not None)
 
 
+def is_number_of_rules(number: int) -> bool:
+    """The alerts that one event changes are stored in one batch (`processor.py`)."""
+    return 0 < number <= 250
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertsSettings(Section):
     smtp_url: Secret | None = setting(
@@ -33,4 +38,4 @@ class AlertsSettings(Section):
     smtp_from: str = setting("", "Sender address of alert emails. `smtp_url` needs it.", is_sender)
     smtp_ca_file: str = setting("", "File with the certificates that the mail server's certificate is checked against.")
     alert_channels_max: int = setting(20, "Maximum number of alert channels of a tenant.", positive)
-    alert_rules_max: int = setting(100, "Maximum number of alert rules of a tenant.", positive)
+    alert_rules_max: int = setting(100, "Maximum number of alert rules of a tenant, at most 250.", is_number_of_rules)
