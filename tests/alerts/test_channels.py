@@ -6,7 +6,9 @@ import msgspec
 import pytest
 from standardwebhooks import Webhook
 
+from postroad.alerts.capability import AlertsCapability
 from postroad.alerts.email_sender import EmailFailed, EmailSender
+from postroad.alerts.records import Due
 from tests.alerts.mail_server import Mailbox
 from tests.alerts.test_alerts import alerts, confirmed_email, counted, invalid, sender, use_channels, webhook
 from tests.commands.senders import Sender
@@ -95,6 +97,31 @@ async def test_a_failing_endpoint_is_tried_again_until_it_takes_the_notification
     assert len(receiver.received) == 4
     attempts = (await tenant.client.get("/v1/alert-channels/hook")).ok()["attempts"]
     assert [one["outcome"] for one in attempts] == ["delivered", "transient", "transient", "transient"]
+
+
+async def test_an_endpoint_that_fails_is_left_alone_with_all_its_notifications(
+    node: Gateway, sender: Sender, tenant: Tenant, receiver: Receiver
+) -> None:
+    """Else each of them would be an attempt at once, and a slow endpoint would take a turn of the others for each."""
+    await webhook(tenant, receiver)
+    await use_channels(tenant, "hook")
+    for number in range(4):
+        rule = {"events": "snavio.command.invalid", "channels": ["hook"]}
+        (await tenant.client.put(f"/v1/alert-rules/r{number}", rule)).ok(201)
+    receiver.answer = lambda _request: 503
+    await invalid(sender)
+    book = node.node.platform.use(AlertsCapability).processor.book
+
+    def due() -> list[Due]:
+        return [one.due["hook"] for one in book.alerts.values() if one.tenant == tenant.id]
+
+    await eventually(lambda: len(due()) == 5 and all(one.next_ms for one in due()))
+    assert sorted(one.attempts for one in due()) == [0, 0, 0, 0, 1]
+    assert len({one.next_ms for one in due()}) == len(receiver.received) == 1
+    receiver.answer = lambda _request: 200
+    node.clock.ahead_ms += 60_000
+    await eventually(lambda: _all_sent(tenant))
+    assert len({one.headers["webhook-id"] for one in receiver.received}) == 5
 
 
 async def test_an_endpoint_that_hangs_is_tried_again(

@@ -179,9 +179,9 @@ class AlertBook:
         record.is_flagged = record.is_flagged or is_flagged
         self._end(record, channel)
 
-    def delayed(self, record: AlertRecord, channel: str, next_ms: int) -> None:
+    def delayed(self, record: AlertRecord, channel: str, next_ms: int, *, is_attempt: bool = True) -> None:
         known = record.due[channel]
-        after = Due(kind=known.kind, since_ms=known.since_ms, attempts=known.attempts + 1, next_ms=next_ms)
+        after = Due(kind=known.kind, since_ms=known.since_ms, attempts=known.attempts + is_attempt, next_ms=next_ms)
         record.due = {**record.due, channel: after}
         self.changed[record.id] = record
 

@@ -33,7 +33,7 @@ _DIGEST_FROM = 20  # alerts that wait for one channel
 _DIGEST_MAX = 50  # alerts in a digest; the others are counted
 _GIVE_UP_MS = 24 * 3_600_000
 _BACKOFF = Backoff(first_seconds=5.0, max_seconds=1800.0)
-_RUNNING_MAX = 64
+_RUNNING_MAX = 256
 _MARKED_MAX = 300  # alerts of a digest that change at once
 
 log = structlog.get_logger("postroad.alerts")
@@ -85,21 +85,34 @@ class Notifier:
     async def _send_all(self, tenant: str, channel: str, records: list[AlertRecord]) -> None:
         try:
             groups = [records] if len(records) > _DIGEST_FROM else [[one] for one in records]
-            for group in groups:
-                if not await self._send_group(tenant, channel, group):
+            for number, group in enumerate(groups, 1):
+                outcome = await self._send_group(tenant, channel, group)
+                if outcome is Outcome.TRANSIENT:
+                    await self._delay(channel, group[0], [one for others in groups[number:] for one in others])
+                if outcome is not Outcome.DELIVERED:
                     return
         except PostroadError as problem:  # it is sent again
             log.warning("notification_interrupted", tenant=tenant, channel=channel, code=problem.code)
 
-    async def _send_group(self, tenant: str, channel: str, records: Sequence[AlertRecord]) -> bool:
-        """Send one notification; False if the channel should be left alone for now."""
+    async def _delay(self, channel: str, failed: AlertRecord, records: Sequence[AlertRecord]) -> None:
+        """Let the other notifications of a channel wait for as long as the one that has failed: it fails for all of them."""
+        await self._processor.flush_if_full()
+        book = self._processor.book
+        known = book.find(failed.id)
+        due = None if known is None else known.due.get(channel)
+        for record in [found for one in records if (found := book.find(one.id)) is not None]:
+            if due is not None and channel in record.due:
+                book.delayed(record, channel, due.next_ms, is_attempt=False)
+
+    async def _send_group(self, tenant: str, channel: str, records: Sequence[AlertRecord]) -> Outcome:
+        """Send one notification."""
         result = await self.send(tenant, channel, _notification(channel, records), _identity(channel, records))
         await self._channels.record_attempt(tenant, channel, result.outcome.value, len(records), result)
         for start in range(0, len(records), _MARKED_MAX):
             await self._processor.flush_if_full()
             self._mark(tenant, channel, records[start : start + _MARKED_MAX], result)
         await self._processor.flush()
-        return result.outcome is Outcome.DELIVERED
+        return result.outcome
 
     def _mark(self, tenant: str, channel: str, records: Sequence[AlertRecord], result: SendResult) -> None:
         """Note what became of the notification of these alerts."""
