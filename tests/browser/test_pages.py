@@ -43,6 +43,8 @@ MORE = [
     "/commands?tab=changes",
     "/admin/manifests?id=shop",
     "/admin/no-such-page",
+    "/docs",
+    "/docs/errors",
 ]
 
 

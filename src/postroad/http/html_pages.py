@@ -76,6 +76,10 @@ def plain_page(title: str, content: str) -> bytes:
         "body{background:var(--bg);color:var(--text);font:14px/20px var(--sans);margin:24px auto;max-width:70rem;padding:0 16px}"
         "h1{font-size:20px;line-height:28px}a{color:var(--accent)}code{font:12px/18px var(--mono)}"
         "td,th{padding:6px 12px;text-align:left;vertical-align:top;border-bottom:1px solid var(--line)}th{color:var(--dim)}"
+        "td,code{overflow-wrap:anywhere}@media(max-width:45rem){table,tbody,tr,td{display:block}"
+        "thead{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)}"
+        "tr{padding:8px 0;border-bottom:1px solid var(--line)}"
+        "td{border:0;padding:0}td:nth-child(3)::before{content:'retry helps: '}}"
         f"tr:target{{background:var(--tint)}}</style><main>{content}</main>"
     ).encode()
 
