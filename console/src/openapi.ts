@@ -1,3 +1,5 @@
+import { raw } from './api'
+
 /** The OpenAPI document of this installation: forms and the API explorer follow from it. */
 export type Schema = {
   type?: string | string[]
@@ -35,8 +37,9 @@ export type Document = { paths: Record<string, Record<string, Operation>>; compo
 
 let document: Promise<Document> | undefined
 
+/** Loaded once. Throws ApiError; the next call tries again then. */
 export function openapi(): Promise<Document> {
-  document ??= fetch('/openapi.json').then((response) => response.json() as Promise<Document>)
+  document ??= raw('/openapi.json').then(async (response) => JSON.parse(await response.text()) as Document)
   document.catch(() => (document = undefined))
   return document
 }

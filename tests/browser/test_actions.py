@@ -123,6 +123,21 @@ def test_keys_that_may_do_everything_are_marked(console: Console) -> None:
     expect(page.get_by_role("complementary", name="operator")).not_to_contain_text("Queues that match now")
 
 
+def test_a_form_whose_fields_cannot_be_loaded_says_so_and_tries_again(console: Console) -> None:
+    console.watched.allow("503")
+    console.queue("orders")
+    refuse(console.page, "**/openapi.json", "GET")
+    page = console.sign_in(path="/queues/orders?tab=settings")
+    expect(page.get_by_role("alert")).to_contain_text("no leader")
+    page.unroute_all()
+    page.get_by_role("button", name="Retry").click()
+    expect(page.get_by_label("max attempts")).to_be_visible()
+    expect(page.get_by_role("alert")).to_have_count(0)
+    refuse(page, "**/openapi.json", "GET")
+    page.goto(f"{console.url}/api-explorer")
+    expect(page.get_by_role("alert")).to_contain_text("no leader")
+
+
 def test_forms_that_a_key_may_not_send_are_disabled_with_the_reason(console: Console) -> None:
     _, reader = console.new_key("reader", ["read"])
     page = console.sign_in(reader, "/loadtest")
