@@ -53,6 +53,18 @@ def test_a_subscription_of_sns_shows_its_attributes(console: Console) -> None:
     expect(page.get_by_role("button", name="Resume (the endpoint has to confirm first)")).to_be_disabled()
 
 
+def test_the_status_of_a_subscription_is_whole_in_a_narrow_window(console: Console) -> None:
+    account = console.call("GET", "/v1/whoami")["accountId"]
+    sns(console, "CreateTopic", Name="orders")
+    topic = f"arn:aws:sns:eu-central-1:{account}:orders"
+    sns(console, "Subscribe", TopicArn=topic, Protocol="https", Endpoint="https://endpoint.example/hook")
+    console.page.set_viewport_size({"width": 320, "height": 900})
+    page = console.sign_in(path="/subscriptions")
+    status = page.get_by_text("The endpoint has not confirmed the subscription yet; nothing is delivered before.")
+    expect(status).to_be_visible()
+    assert status.evaluate("(element) => element.scrollHeight <= element.clientHeight")
+
+
 def test_a_subscription_that_is_read_live_shows_its_readers(console: Console) -> None:
     console.call("PUT", "/v1/topics/orders", {})
     made = console.call("POST", "/v1/topics/orders/subscriptions", {"delivery_type": "sse", "name": "board"})
