@@ -8,6 +8,7 @@ from playwright.sync_api import Browser, Route, expect
 
 from postroad.verification.checks import checks
 from tests.architecture.source import ROOT
+from tests.browser.commands import register
 from tests.browser.console import Console, Watched
 from tests.installation import Installation
 
@@ -54,17 +55,16 @@ def test_pages_are_accessible(browser: Browser, installation: Installation, sche
     options = {
         "color_scheme": scheme,
         "viewport": {"width": width, "height": 900},
-        "bypass_csp": True,
         "reduced_motion": "reduce",
     }
     with Watched(browser, installation.url, **options) as watched:
         watched.allow("40[134]")
         console = Console(watched, installation)
-        prepare(console)
+        of_ids = prepare(console)
         watched.context.add_init_script(path=AXE)
         page = console.sign_in(console.admin_key, f"/?tenant={console.tenant}")
         found = []
-        of_tenant = [f"{path}{'&' if '?' in path else '?'}tenant={console.tenant}" for path in [*PAGES, *MORE]]
+        of_tenant = [f"{path}{'&' if '?' in path else '?'}tenant={console.tenant}" for path in [*PAGES, *MORE, *of_ids]]
         for path in [*of_tenant, "/"]:
             page.goto(console.url + path)
             expect(page.get_by_role("heading", level=1)).to_be_visible()
@@ -79,10 +79,11 @@ def test_pages_are_accessible(browser: Browser, installation: Installation, sche
         watched.check()
 
 
-def prepare(console: Console) -> None:
+def prepare(console: Console) -> list[str]:
+    """The paths of pages that need an id."""
     console.queue("orders")
-    console.publish("orders", {"order": 1})
-    console.kill("orders", {"order": 2}, "HTTP 500 from crm")
+    dead = console.kill("orders", {"order": 2}, "HTTP 500 from crm")
+    stored = console.call("POST", "/v1/queues/orders/messages", {"payload": {"order": 1}})
     console.call("PUT", "/v1/topics/news", {})
     console.call("POST", "/v1/topics/news/messages", {"subject": "a.b", "payload": {"one": 1}})
     console.call("POST", "/v1/buckets", {"name": "config", "history": 5})
@@ -90,6 +91,11 @@ def prepare(console: Console) -> None:
         console.call("PUT", "/v1/buckets/config/keys/colour", value)
     console.call("PUT", "/v1/stream/log", None)
     console.call("PUT", "/v1/manifests/shop", {"resources": ["queues/orders", "topics/news"], "revision": 0})
+    register(console)
+    subscription = console.call("POST", "/v1/topics/news/subscriptions", {"delivery_type": "queue", "queue": "orders"})["id"]
+    of_subscription = [f"/subscriptions/{subscription}{tab}" for tab in ("", "?tab=dead", "?tab=filter", "?tab=settings")]
+    drawers = [f"/queues/orders?id={stored['messageId']}", f"/queues/orders?tab=dead&id={dead}"]
+    return [f"/jobs/{stored['jobId']}", "/commands/bot/post", *drawers, *of_subscription]
 
 
 RENDER_ALL = """async () => {
