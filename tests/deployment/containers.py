@@ -242,6 +242,8 @@ def _try_all(containers: Containers) -> None:
         print(f"{service} is up after {containers.wait_until_healthy(service):.0f} s", flush=True)
     key = (ROOT / "deploy/secrets/tenant.key").read_text().strip()
     _verify(containers.url, key)
+    sign_in(containers.url, key)
+    print("the console signs in", flush=True)
     load = Load(containers.url, key)
     for action in (containers.kill, containers.replace):
         for service in containers.services:
@@ -257,6 +259,31 @@ def _verify(url: str, key: str) -> None:
     _wait_until_ready(url)
     environment = os.environ | {"POSTROAD_URL": url, "POSTROAD_KEY": key}
     subprocess.run([sys.executable, "-m", "postroad", "verify"], check=True, env=environment)
+
+
+def sign_in(url: str, key: str) -> None:
+    """As a browser does: the console's page, its files, a session with a cookie, and one stream of live state."""
+    page = _browse(f"{url}/queues", Accept="text/html")[0].decode()
+    assets = re.findall(r"/(assets/[^\"]+\.(?:js|css))", page)
+    if not assets:
+        raise SystemExit("the image has no built console")
+    for asset in assets:
+        _browse(f"{url}/{asset}")
+    _, cookie = _browse(f"{url}/v1/session", json.dumps({"key": key}).encode(), **{"Content-Type": "application/json"})
+    session = cookie.partition(";")[0]
+    identity = json.loads(_browse(f"{url}/v1/session", Cookie=session)[0])
+    request = urllib.request.Request(f"{url}/v1/live?watch=queues", headers={"Cookie": session, "Sec-Fetch-Site": "same-origin"})
+    with urllib.request.urlopen(request, timeout=30) as stream:  # the proxy must not wait for the end of the response
+        begin = [stream.readline() for _ in range(3)]
+    if b"event: snapshot\n" not in begin:
+        raise SystemExit(f"the live state of {identity['keyName']} begins with {begin}, not with a snapshot")
+
+
+def _browse(url: str, body: bytes | None = None, **headers: str) -> tuple[bytes, str]:
+    """The body of the response and its cookie."""
+    request = urllib.request.Request(url, body, headers | {"Sec-Fetch-Site": "same-origin"})
+    with urllib.request.urlopen(request, timeout=30) as response:
+        return response.read(), response.headers["Set-Cookie"] or ""
 
 
 def _ask_prometheus(containers: Containers, seconds: float = 180) -> None:
