@@ -72,6 +72,18 @@ def test_an_outage_does_not_sign_out(console: Console) -> None:
     expect(page.get_by_role("heading", name="Queues")).to_be_visible()
 
 
+def test_a_page_whose_script_cannot_be_loaded_can_be_reloaded(console: Console) -> None:
+    """After an update the files of the former build are gone; during an outage none is served."""
+    console.watched.allow("ERR_FAILED")
+    page = console.sign_in()
+    page.route("**/assets/Queues-*.js", lambda route: route.abort())
+    page.get_by_role("navigation", name="Pages").get_by_role("link", name="Queues").click()
+    expect(page.get_by_role("heading", name="This page could not be loaded")).to_be_visible()
+    page.unroute_all()
+    page.get_by_role("button", name="Reload").click()
+    expect(page.get_by_role("heading", name="Queues")).to_be_visible()
+
+
 def test_a_key_without_read_is_told_so(console: Console) -> None:
     console.watched.allow("403")
     _, key = console.new_key("publisher", ["publish"])
