@@ -124,6 +124,7 @@ def activity(**more: Any) -> ConsumerActivity:
     [
         ([], 0, "No consumer has pulled in the last 15 minutes."),
         ([activity(last_pull_ms=1_000)], 0, "1 consumer, none has pulled for 16 min."),
+        ([activity()], 0, "1 consumer, none has pulled in the last 15 minutes."),
         (
             [activity(last_pull_ms=990_000, last_ack_ms=280_000, in_flight=5, overdue=2)] * 3,
             0,

@@ -196,7 +196,8 @@ def summary_of(consumers: Sequence[ConsumerActivity], waiting: int, now_ms: int)
     overdue = sum(one.overdue for one in consumers)
     late = f"; {overdue} {'lease is' if overdue == 1 else 'leases are'} overdue" if overdue else ""
     if not waiting and now_ms - last_pull > _RECENT_MS:
-        return f"{count}, none has pulled for {_duration(now_ms - last_pull)}{late}."
+        since = f"for {_duration(now_ms - last_pull)}" if last_pull else "in the last 15 minutes"
+        return f"{count}, none has pulled {since}{late}."
     in_flight = sum(one.in_flight for one in consumers)
     if in_flight and now_ms - last_ack > _RECENT_MS:
         since = f"for {_duration(now_ms - last_ack)}" if last_ack else "yet"
