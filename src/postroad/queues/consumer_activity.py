@@ -65,8 +65,12 @@ class _Local:
 
 @dataclass(slots=True)
 class _Received:
+    """`last_pull_ms` and `last_ack_ms` are those of all reports: a process forgets them with an idle key."""
+
     at: float
     reports: list[tuple[float, _Report]]
+    last_pull_ms: int = 0
+    last_ack_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +225,8 @@ class ConsumerReports:
                 known = by_key[report.key, received.process] = _Received(now, [])
                 self._size += 1
             known.at = now
+            known.last_pull_ms = max(known.last_pull_ms, report.last_pull_ms)
+            known.last_ack_ms = max(known.last_ack_ms, report.last_ack_ms)
             known.reports = [one for one in known.reports if now - one[0] < WINDOW_SECONDS][-8:]
             known.reports.append((now, report))
 
@@ -235,8 +241,8 @@ def _activity(key: str, received: Sequence[_Received], now: float) -> ConsumerAc
     acked = sum(one.acked for one in recent)
     return ConsumerActivity(
         key=key,
-        last_pull_ms=max(one.last_pull_ms for one in newest),
-        last_ack_ms=max(one.last_ack_ms for one in newest),
+        last_pull_ms=max(one.last_pull_ms for one in received),
+        last_ack_ms=max(one.last_ack_ms for one in received),
         in_flight=sum(one.in_flight for one in newest),
         overdue=sum(one.overdue for one in newest),
         pulled_per_second=rate(attrgetter("pulled")),
