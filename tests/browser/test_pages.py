@@ -186,15 +186,6 @@ def test_a_page_whose_code_is_gone_is_loaded_with_the_console_again(console: Con
     assert len(failed) == 1
 
 
-def test_a_page_whose_code_cannot_be_fetched_says_so(console: Console) -> None:
-    console.watched.allow("ERR_FAILED")
-    page = console.sign_in()
-    expect(page.get_by_role("heading", name="Overview")).to_be_visible()
-    page.route("**/assets/Queues-*.js", lambda route: route.abort())
-    page.get_by_role("link", name="Queues").click()
-    expect(page.get_by_role("alert")).to_contain_text("The page failed")
-
-
 def test_the_first_page_is_small() -> None:
     folder = ROOT / "src" / "postroad" / "console" / "static"
     index = (folder / "index.html").read_text()
