@@ -4,9 +4,9 @@ import pytest
 
 from tests.aws.clients import AwsTenant, aws_tenant
 from tests.gateway import Gateway
-from tests.gateway_fixtures import clock, gateway, second_gateway, tenant
+from tests.gateway_fixtures import both_paths, clock, gateway, second_gateway, tenant
 
-__all__ = ["aws", "clock", "gateway", "second_gateway", "tenant"]
+__all__ = ["aws", "both_paths", "clock", "gateway", "second_gateway", "tenant"]
 
 
 @pytest.fixture

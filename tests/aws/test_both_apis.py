@@ -1,6 +1,10 @@
 """Messages pass between the native API and SQS, and receipts of either settle through the other."""
 
+import pytest
+
 from tests.aws.clients import AwsTenant
+
+pytestmark = pytest.mark.usefixtures("both_paths")  # busy operations are served with callbacks, and by the handler
 
 
 async def test_a_native_message_is_received_through_sqs(aws: AwsTenant) -> None:

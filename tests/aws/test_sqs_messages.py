@@ -10,6 +10,8 @@ from tests.aws.clients import AwsTenant, boto, refused
 from tests.gateway import Gateway, ShiftedClock
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.usefixtures("both_paths")  # busy operations are served with callbacks, and by the handler
+
 
 async def test_a_message_is_sent_received_and_deleted(aws: AwsTenant) -> None:
     url = await aws.queue()

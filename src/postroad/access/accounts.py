@@ -26,6 +26,9 @@ class Accounts:
         record = self._table.get(account)
         return None if record is None else record.tenant
 
+    def known(self, tenant: str) -> str | None:
+        return self._by_tenant.get(tenant)
+
     async def of(self, tenant: str) -> str:
         """The account id of a tenant, which is assigned if it has none. Raises EngineUnavailable."""
         known = self._by_tenant.get(tenant)

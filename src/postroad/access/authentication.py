@@ -75,6 +75,14 @@ class RequestAuthenticator:
             raise Unauthenticated("the session has ended; sign in again")
         return await self.authorize(request, route, cookie, caller)
 
+    def authorize_now(self, request: Request, route: Route, caller: Caller) -> bool:
+        """False if the operator's hook has to be asked: call `authorize`. No effect. Raises Forbidden if the caller may not use
+        the route."""
+        if self._authorize is not None:
+            return False
+        _check_permissions(caller, request, route)
+        return True
+
     async def authorize(self, request: Request, route: Route, text: str, caller: Caller | None) -> Caller:
         """The caller of the credential `text`, after the operator's hook, if it may use the route. Raises like `authenticate`."""
         if self._authorize is not None:
@@ -165,6 +173,10 @@ class RequestAuthenticator:
     @property
     def throttle(self) -> LoginThrottle:
         return self._throttle
+
+    def identify_key_now(self, request: Request, text: str) -> Caller | None:
+        """The caller of the text of a tenant's key that was used before; None: call `identify_key`. No effect."""
+        return self._identities.cached_caller(text, _named_tenant(request)) if text.startswith(KEY_PREFIXES) else None
 
     async def identify_key(self, request: Request, text: str) -> Caller | None:
         """The caller of the text of a key, None if it is invalid. Raises like `authenticate`."""

@@ -66,11 +66,14 @@ class AwsKeys:
 
     async def find(self, access_key_id: str, *, may_fetch: bool = True) -> KeyRecord | None:
         """The key of an access key id. `may_fetch`: look up one that is not in memory, which another process may have created."""
-        key_id = access_key_id[-ID_CHARS:]
-        if len(access_key_id) != len(AWS_PREFIX) + ID_CHARS or not is_id(key_id):
-            return None
-        record = self._table.get(key_id)
-        return await self._table.fetch(key_id) if record is None and may_fetch else record
+        record = self.known(access_key_id)
+        key_id = _key_id(access_key_id)
+        return await self._table.fetch(key_id) if record is None and key_id is not None and may_fetch else record
+
+    def known(self, access_key_id: str) -> KeyRecord | None:
+        """Like `find`, of a key that is in memory."""
+        key_id = _key_id(access_key_id)
+        return None if key_id is None else self._table.get(key_id)
 
     def is_known(self, access_key_id: str) -> bool:
         record = self._table.get(access_key_id[-ID_CHARS:])
@@ -115,6 +118,11 @@ class AwsKeys:
 
 def new_secret() -> str:
     return "".join(secrets.choice(_ALPHABET) for _ in range(_SECRET_CHARS))
+
+
+def _key_id(access_key_id: str) -> str | None:
+    key_id = access_key_id[-ID_CHARS:]
+    return key_id if len(access_key_id) == len(AWS_PREFIX) + ID_CHARS and is_id(key_id) else None
 
 
 def _owner(key_id: str) -> str:

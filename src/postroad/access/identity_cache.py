@@ -154,26 +154,35 @@ class IdentityCache:
             max_live_connections=record.max_live_connections,
         )
 
+    def cached_caller_by_aws_secret(self, record: KeyRecord, secret_id: str) -> Caller | None:
+        """The caller of a key by one of its AWS secrets, if it is in the cache."""
+        now, caller = self._clock(), self._callers.get(f"{record.id}/{secret_id}")
+        if caller is None or (caller.expires_at_ms is not None and caller.expires_at_ms <= now):
+            return None
+        self.key_usage.record(record.id, now)
+        return caller
+
     async def caller_by_aws_secret(self, record: KeyRecord, secret_id: str) -> Caller | None:
         """The caller of a tenant's key by one of its AWS secrets, None if the key or the secret is not valid any more.
 
         Raises TenantDisabled.
         """
+        caller = self.cached_caller_by_aws_secret(record, secret_id)
+        if caller is not None:
+            return caller
         now, cached_as = self._clock(), f"{record.id}/{secret_id}"
-        caller = self._callers.get(cached_as)
-        if caller is None or (caller.expires_at_ms is not None and caller.expires_at_ms <= now):
-            secret = record.aws_secret_by_id(secret_id, now)
-            if secret is None or record.tenant is None or not record.is_active(now):
-                return None
-            caller = replace(
-                await self._caller_of(record, record.hashes[0]),
-                credential=Credential.AWS,
-                text_id=secret_id,
-                expires_at_ms=earliest(record.expires_at_ms, secret.expires_at_ms),
-            )
-            if self.keys.get(record.id) is record:
-                self._callers[cached_as] = caller
-                self._hashes[record.id] = (*self._hashes.get(record.id, ()), cached_as)
+        secret = record.aws_secret_by_id(secret_id, now)
+        if secret is None or record.tenant is None or not record.is_active(now):
+            return None
+        caller = replace(
+            await self._caller_of(record, record.hashes[0]),
+            credential=Credential.AWS,
+            text_id=secret_id,
+            expires_at_ms=earliest(record.expires_at_ms, secret.expires_at_ms),
+        )
+        if self.keys.get(record.id) is record:
+            self._callers[cached_as] = caller
+            self._hashes[record.id] = (*self._hashes.get(record.id, ()), cached_as)
         self.key_usage.record(record.id, now)
         return caller
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from postroad.access.authentication import RequestAuthenticator
 from postroad.access.aws_keys import AwsKeys
 from postroad.access.identity_cache import IdentityCache
-from postroad.access.records import AWS_PREFIX, KeyRecord, earliest
+from postroad.access.records import AWS_PREFIX, AwsSecret, KeyRecord, earliest
 from postroad.aws.errors import AwsError
 from postroad.aws.policies import Statement
 from postroad.aws.query_protocol import parse_form
@@ -82,31 +82,57 @@ class AwsAuthentication:
         else:
             raise AwsError("MissingAuthenticationToken", "Request is missing Authentication Token")
         check_claim(claim, service, request.headers, self._clock() / 1000)
-        signed = SignedRequest(
-            request.method, request.path, request.query_string.decode("latin-1"), request.headers, request.body or b""
-        )
+        signed = _signed_request(request)
         return await self._session(request, claim, signed) if claim.session_token else await self._key(request, claim, signed)
 
+    def identify_now(self, request: Request, service: str) -> Identity | None:
+        """The caller of a request whose key was used before, if it needs no other look-up; None: call `identify`. No effect.
+
+        Raises AwsError and RegistryStale like `identify`, which must be called then.
+        """
+        self._identities.check_fresh()
+        header = request.header(b"authorization")
+        if header is None:
+            return None
+        if not header.startswith(ALGORITHM):
+            text = header.partition(" ")[2].strip()
+            caller = self._authenticator.identify_key_now(request, text) if _is_bearer(header) else None
+            return None if caller is None else Identity(caller, DEFAULT_REGION, text)
+        claim = header_claim(header, request.headers)
+        record = self._keys.known(claim.access_key_id) if claim.access_key_id.startswith(AWS_PREFIX) else None
+        if claim.session_token or record is None or not record.is_active(self._clock()):
+            return None
+        check_claim(claim, service, request.headers, self._clock() / 1000)
+        secret = self._signing_secret(record, claim, _signed_request(request))
+        caller = None if secret is None else self._identities.cached_caller_by_aws_secret(record, secret.id)
+        return None if caller is None else Identity(caller, claim.region, claim.access_key_id)
+
     async def _bearer(self, request: Request, header: str) -> Identity:
-        scheme, _, text = header.partition(" ")
-        if scheme.lower() not in ("bearer", "apikey"):
+        text = header.partition(" ")[2]
+        if not _is_bearer(header):
             raise AwsError("IncompleteSignature", f"The authorization scheme must be {ALGORITHM} or Bearer.")
         return Identity(await self._authenticator.identify_key(request, text.strip()), DEFAULT_REGION, text.strip())
 
     async def _key(self, request: Request, claim: Claim, signed: SignedRequest) -> Identity:
         record = await self._record(request, claim)
-        now = self._clock()
-        name = (claim.date, claim.region, claim.service)
+        secret = self._signing_secret(record, claim, signed)
+        if secret is None:
+            raise self._failure(request, _mismatch())
+        caller = await self._identities.caller_by_aws_secret(record, secret.id)
+        if caller is None:
+            raise self._unknown(request)
+        return Identity(caller, claim.region, claim.access_key_id)
+
+    def _signing_secret(self, record: KeyRecord, claim: Claim, signed: SignedRequest) -> AwsSecret | None:
+        """The secret of the key that the request was signed with, None if it was not."""
+        now, name = self._clock(), (claim.date, claim.region, claim.service)
         for secret in record.aws:
             if secret.expires_at_ms is not None and secret.expires_at_ms <= now:
                 continue
             key = self._keys.derived(record, secret, name, lambda text: signing_key(text, *name))
             if key is not None and is_signed(claim, key, signed):
-                caller = await self._identities.caller_by_aws_secret(record, secret.id)
-                if caller is None:
-                    raise self._unknown(request)
-                return Identity(caller, claim.region, claim.access_key_id)
-        raise self._failure(request, _mismatch())
+                return secret
+        return None
 
     async def _session(self, request: Request, claim: Claim, signed: SignedRequest) -> Identity:
         found = self._sessions.read(claim.session_token)
@@ -144,6 +170,15 @@ class AwsAuthentication:
         """Count a failure. The error to raise: too many requests, or the given one."""
         counted = self._authenticator.throttle.record_failure(request.client, error.message)
         return counted if isinstance(counted, RateLimited) else error
+
+
+def _is_bearer(header: str) -> bool:
+    return header.partition(" ")[0].lower() in ("bearer", "apikey")
+
+
+def _signed_request(request: Request) -> SignedRequest:
+    query = request.query_string.decode("latin-1")
+    return SignedRequest(request.method, request.path, query, request.headers, request.body or b"")
 
 
 def _mismatch() -> AwsError:

@@ -51,6 +51,9 @@ class Call:
 
 
 Run = Callable[[Call], Awaitable[Values | None]]
+OnResult = Callable[[Values | Exception | None], None]
+StartCall = Callable[[OnResult], None]
+Prepare = Callable[[Call], StartCall | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,9 @@ class Action:
 
     `arn`: the parameter with the ARN of a topic or subscription; `name`: that with the name or ARN of what the call is for, which
     the policy of a session is compared with. `allows_unsigned`: a token may replace the signature.
+
+    `prepare` serves ordinary calls without a task, as that of a `Route`: it has no effect, and returns None, or raises, for a
+    call that `run` must serve. What it returns calls `OnResult` once, later.
     """
 
     operation: Operation
@@ -69,6 +75,7 @@ class Action:
     arn: str = ""
     allows_unsigned: bool = False
     name: str = ""
+    prepare: Prepare | None = None
 
 
 def action(
@@ -81,6 +88,7 @@ def action(
     arn: str = "",
     allows_unsigned: bool = False,
     name: str = "",
+    prepare: Prepare | None = None,
 ) -> Action:
     route = Route(
         "POST",
@@ -92,7 +100,7 @@ def action(
         action=operation.label,
         allows_admin=allows_admin,
     )
-    return Action(operation, run, route, has_queue, arn, allows_unsigned, name)
+    return Action(operation, run, route, has_queue, arn, allows_unsigned, name, prepare)
 
 
 async def _unused(_request: Request) -> Any:

@@ -7,7 +7,7 @@ from postroad.access.capability import AccessCapability
 from postroad.access.settings import AccessSettings
 from postroad.api.subscriptions import PushFormat
 from postroad.aws.authentication import AwsAuthentication
-from postroad.aws.calls import Action, Run, action
+from postroad.aws.calls import Action, Prepare, Run, action
 from postroad.aws.dispatcher import AwsDispatcher
 from postroad.aws.model import operations
 from postroad.aws.sessions import SessionTokens
@@ -97,9 +97,16 @@ class AwsCapability(Capability):
         known = operations()["sqs"]
 
         def served(
-            name: str, run: Run, scope: Scope, *, allows_admin: bool = False, has_queue: bool = True, named: str = ""
+            name: str,
+            run: Run,
+            scope: Scope,
+            *,
+            allows_admin: bool = False,
+            has_queue: bool = True,
+            named: str = "",
+            prepare: Prepare | None = None,
         ) -> Action:
-            return action(known[name], run, scope, allows_admin=allows_admin, has_queue=has_queue, name=named)
+            return action(known[name], run, scope, allows_admin=allows_admin, has_queue=has_queue, name=named, prepare=prepare)
 
         found = [
             served("CreateQueue", queues.create_queue, Scope.ADMIN, has_queue=False, named="QueueName"),
@@ -115,11 +122,11 @@ class AwsCapability(Capability):
             served("ListQueueTags", queues.list_queue_tags, Scope.READ, allows_admin=True),
             served("AddPermission", queues.add_permission, Scope.ADMIN),
             served("RemovePermission", queues.remove_permission, Scope.ADMIN),
-            served("SendMessage", messages.send_message, Scope.PUBLISH),
+            served("SendMessage", messages.send_message, Scope.PUBLISH, prepare=messages.prepare_send),
             served("SendMessageBatch", messages.send_message_batch, Scope.PUBLISH),
-            served("ReceiveMessage", messages.receive_message, Scope.CONSUME),
-            served("DeleteMessage", messages.delete_message, Scope.CONSUME),
-            served("DeleteMessageBatch", messages.delete_message_batch, Scope.CONSUME),
+            served("ReceiveMessage", messages.receive_message, Scope.CONSUME, prepare=messages.prepare_receive),
+            served("DeleteMessage", messages.delete_message, Scope.CONSUME, prepare=messages.prepare_delete),
+            served("DeleteMessageBatch", messages.delete_message_batch, Scope.CONSUME, prepare=messages.prepare_delete_batch),
             served("ChangeMessageVisibility", messages.change_message_visibility, Scope.CONSUME),
             served("ChangeMessageVisibilityBatch", messages.change_message_visibility_batch, Scope.CONSUME),
             served("StartMessageMoveTask", moves.start, Scope.WRITE, allows_admin=True, has_queue=False, named="SourceArn"),

@@ -3,6 +3,7 @@
 import math
 import traceback
 from collections.abc import Mapping
+from functools import partial
 
 import structlog
 
@@ -10,7 +11,7 @@ from postroad.access.accounts import Accounts
 from postroad.access.authentication import RequestAuthenticator
 from postroad.aws import json_protocol, metrics, query_protocol
 from postroad.aws.authentication import DEFAULT_REGION, AwsAuthentication, Identity, is_credential_given
-from postroad.aws.calls import Action, Call, check_required
+from postroad.aws.calls import Action, Call, StartCall, check_required
 from postroad.aws.errors import QUEUE_MISSING, AwsError, aws_error, view_of
 from postroad.aws.model import ServiceModel, Values, service_model
 from postroad.aws.policies import is_allowed
@@ -19,7 +20,7 @@ from postroad.aws.signatures import signed_service
 from postroad.aws.sns_errors import sns_error, topic_missing
 from postroad.http.request import ClientDisconnected, Request
 from postroad.http.response import Response
-from postroad.http.routing import Route
+from postroad.http.routing import Respond, Route, Start
 from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import PostroadError
 from postroad.kernel.identity import Caller
@@ -44,6 +45,12 @@ class AwsDispatcher:
     ) -> None:
         self._actions, self._authentication, self._authenticator = actions, authentication, authenticator
         self._accounts, self._public_url = accounts, public_url
+        self._prepared = {  # by `X-Amz-Target`
+            f"{one.operation.model.target}.{name}".encode(): one
+            for some in actions.values()
+            for name, one in some.items()
+            if one.prepare is not None
+        }
 
     def route(self) -> Route:
         return Route(
@@ -56,7 +63,57 @@ class AwsDispatcher:
             raw_body=True,
             accepts_large_body=self._authentication.accepts_large_body,
             error_response=error_response,
+            prepare=self.prepare,
         )
+
+    # Calls without a task
+
+    def prepare(self, request: Request) -> Start | None:
+        """An ordinary call of a busy operation in AWS JSON; None, without effect, if `handle` must serve the request."""
+        action = self._prepared.get(request.headers.get(_TARGET, b""))
+        if action is None or action.prepare is None:
+            return None
+        try:
+            call = self._call_now(request, action)
+            start = None if call is None else action.prepare(call)
+        except Exception:  # any fault, a bug too: the handler meets it again, counts it and responds
+            return None
+        if start is None:
+            return None
+        request.operation = action.route.path
+        return partial(self._start, request, action, start)
+
+    def _call_now(self, request: Request, action: Action) -> Call | None:
+        """The call, authenticated and authorized by what is in memory; None if that is not enough, or the call is refused."""
+        identity = self._authentication.identify_now(request, action.operation.model.service)
+        if identity is None or identity.caller is None:
+            return None
+        caller, values = identity.caller, _input(request, action, None)
+        queue_account, queue = queue_path(values["QueueUrl"])
+        request.parameters = {"queue": queue}
+        if not self._authenticator.authorize_now(request, action.route, caller):
+            return None
+        if queue_account != self._accounts.known(caller.tenant) or not caller.may_use("queue", queue):
+            return None
+        request.identify(caller, self._authenticator.watch)
+        return Call(request, request.context, values, queue, identity, queue_account, self._base_url(request))
+
+    def _start(self, request: Request, action: Action, start: StartCall, respond: Respond) -> None:
+        def on_result(outcome: Values | Exception | None) -> None:
+            if isinstance(outcome, Exception):
+                respond(outcome)
+                return
+            response: Response | Exception
+            try:
+                response = _result(action, outcome, request, is_json=True)
+                metrics.calls.labels(action.operation.model.service, action.operation.name).inc()
+            except Exception as error:  # a bug: the caller must not wait for ever
+                response = error
+            respond(response)
+
+        start(on_result)
+
+    # Calls in a task
 
     async def handle(self, request: Request) -> Response:
         """Serve one request. Errors are responses: a bug is 500, everything that a caller can cause is not."""

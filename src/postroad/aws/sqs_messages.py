@@ -3,11 +3,11 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from postroad.api.queues import AlreadySettled, LeaseExpired, NewMessage, Published
 from postroad.aws.batches import check_entries
-from postroad.aws.calls import Call
+from postroad.aws.calls import Call, OnResult, StartCall
 from postroad.aws.errors import AwsError, aws_error, view_of
 from postroad.aws.message_attributes import (
     SYSTEM,
@@ -30,6 +30,7 @@ from postroad.kernel.clock import Clock
 from postroad.kernel.errors import PostroadError
 from postroad.queues.consuming import Consumer
 from postroad.queues.lifecycle import QueueLifecycle
+from postroad.queues.ordered_leases import MakeMessage
 from postroad.queues.publishing import Publisher
 from postroad.queues.records import QueueRecord, StoredMessage
 
@@ -67,6 +68,23 @@ class SqsMessages:
         published = await self._publisher.publish(call.context, call.queue, prepared.new)
         return {**_sent(published), **prepared.digests}
 
+    def prepare_send(self, call: Call) -> StartCall | None:
+        record = self._lifecycle.cached(call.context.tenant, call.queue)
+        if record is None:
+            return None
+        prepared = _prepare(call.values, record)
+        single = self._publisher.prepare_single(call.context, call.queue, prepared.new)
+        if single is None:
+            return None
+
+        def start(on_result: OnResult) -> None:
+            def on_published(outcome: Published | Exception) -> None:
+                on_result(outcome if isinstance(outcome, Exception) else {**_sent(outcome), **prepared.digests})
+
+            self._publisher.store_single(single, on_published)
+
+        return start
+
     async def send_message_batch(self, call: Call) -> Values:
         entries = _entries(call, "SendMessageBatchRequestEntry")
         record = await self._queue(call)
@@ -101,36 +119,37 @@ class SqsMessages:
     # Receiving
 
     async def receive_message(self, call: Call) -> Values:
-        record = await self._queue(call)
-        count = call.integer("MaxNumberOfMessages", 1, 10, "Must be between 1 and 10, if provided.") or 1
-        wait = call.integer("WaitTimeSeconds", 0, 20, "Must be >= 0 and <= 20, if provided.")
-        timeout = call.integer(
-            "VisibilityTimeout", 0, _VISIBILITY_SECONDS_MAX, "VisibilityTimeout must be an integer between 0 and 43200."
-        )
-        if wait is None:
-            wait = int(record.settings.sqs_attributes.get("ReceiveMessageWaitTimeSeconds", "0"))
-        system = {*call.get("AttributeNames", ()), *call.get("MessageSystemAttributeNames", ())}
-        unknown = next((one for one in system if one not in _SYSTEM_NAMES and one not in _QUEUE_NAMES), None)
-        if unknown is not None:
-            raise AwsError("InvalidAttributeName", f"Unknown Attribute {unknown[:100]}.")
-        names, attempt_id = call.get("MessageAttributeNames", ()), call.get("ReceiveRequestAttemptId")
-        if attempt_id is not None:
-            _check_fifo_parameter("ReceiveRequestAttemptId", attempt_id, record)
-
-        def make(stored: StoredMessage, attempt: int, receipt: str, first_ms: int, sequence: int | None) -> Values:
-            return _received(call, stored, attempt, receipt, first_ms, sequence, system, names)
-
+        receive = _receive(call, await self._queue(call))
         pulling = self._consumer.pull_as(
-            make,
+            receive.make,
             call.context,
             call.queue,
-            count=count,
-            visibility_timeout_ms=None if timeout is None else timeout * 1000,
-            wait_ms=wait * 1000,
-            receive_id=attempt_id,
+            count=receive.size,
+            visibility_timeout_ms=receive.lease_ms,
+            wait_ms=receive.wait_ms,
+            receive_id=receive.attempt_id,
         )
-        messages = await call.request.cancel_on_disconnect(pulling) if wait else await pulling
-        return {"Messages": messages} if messages else {}
+        return _messages(await call.request.cancel_on_disconnect(pulling) if receive.wait_ms else await pulling)
+
+    def prepare_receive(self, call: Call) -> StartCall | None:
+        """A receive of what is visible now. One that waits needs a task."""
+        record = self._lifecycle.cached(call.context.tenant, call.queue)
+        receive = None if record is None else _receive(call, record)
+        if receive is None or receive.wait_ms or receive.attempt_id is not None:
+            return None
+        pull = self._consumer.prepare_pull(
+            call.context, call.queue, count=receive.size, visibility_timeout_ms=receive.lease_ms, make=receive.make
+        )
+        if pull is None:
+            return None
+
+        def start(on_result: OnResult) -> None:
+            def on_pulled(outcome: list[Values] | Exception) -> None:
+                on_result(outcome if isinstance(outcome, Exception) else _messages(outcome))
+
+            self._consumer.start_pull(pull, on_pulled)
+
+        return start
 
     # Deleting
 
@@ -143,6 +162,28 @@ class SqsMessages:
         entries = _entries(call, "DeleteMessageBatchRequestEntry")
         errors = await self._delete(call, [entry.get("ReceiptHandle", "") for entry in entries])
         return _entry_results(entries, errors)
+
+    def prepare_delete(self, call: Call) -> StartCall | None:
+        return self._prepare_deletes(call, [call.get("ReceiptHandle")], None)
+
+    def prepare_delete_batch(self, call: Call) -> StartCall | None:
+        entries = _entries(call, "DeleteMessageBatchRequestEntry")
+        return self._prepare_deletes(
+            call,
+            [entry.get("ReceiptHandle", "") for entry in entries],
+            _batch_result([{"Id": entry["Id"]} for entry in entries], []),
+        )
+
+    def _prepare_deletes(self, call: Call, receipts: Sequence[str], result: Values | None) -> StartCall | None:
+        """Deletions whose receipts are all held; the others have outcomes of their own, which `_delete` makes."""
+        acks = self._consumer.prepare_ack(call.context, call.queue, receipts)
+        if acks is None:
+            return None
+
+        def start(on_result: OnResult) -> None:
+            self._consumer.start_ack(acks, lambda problem: on_result(result if problem is None else problem))
+
+        return start
 
     async def _delete(self, call: Call, receipts: Sequence[str]) -> list[AwsError | None]:
         """Any receipt of a message deletes it, and one of a message that is gone is no error. In a FIFO queue the message must
@@ -285,6 +326,43 @@ def _sent(published: Published) -> Values:
 def _attributes(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = values.get("MessageAttributes") or {}
     return found
+
+
+class _Receive(NamedTuple):
+    """What a receive asks for, and how its messages are made."""
+
+    size: int  # messages at most
+    wait_ms: int
+    lease_ms: int | None
+    attempt_id: str | None
+    make: MakeMessage[Values]
+
+
+def _receive(call: Call, record: QueueRecord) -> _Receive:
+    """Raises AwsError."""
+    count = call.integer("MaxNumberOfMessages", 1, 10, "Must be between 1 and 10, if provided.") or 1
+    wait = call.integer("WaitTimeSeconds", 0, 20, "Must be >= 0 and <= 20, if provided.")
+    timeout = call.integer(
+        "VisibilityTimeout", 0, _VISIBILITY_SECONDS_MAX, "VisibilityTimeout must be an integer between 0 and 43200."
+    )
+    if wait is None:
+        wait = int(record.settings.sqs_attributes.get("ReceiveMessageWaitTimeSeconds", "0"))
+    system = {*call.get("AttributeNames", ()), *call.get("MessageSystemAttributeNames", ())}
+    unknown = next((one for one in system if one not in _SYSTEM_NAMES and one not in _QUEUE_NAMES), None)
+    if unknown is not None:
+        raise AwsError("InvalidAttributeName", f"Unknown Attribute {unknown[:100]}.")
+    names, attempt_id = call.get("MessageAttributeNames", ()), call.get("ReceiveRequestAttemptId")
+    if attempt_id is not None:
+        _check_fifo_parameter("ReceiveRequestAttemptId", attempt_id, record)
+
+    def make(stored: StoredMessage, attempt: int, receipt: str, first_ms: int, sequence: int | None) -> Values:
+        return _received(call, stored, attempt, receipt, first_ms, sequence, system, names)
+
+    return _Receive(count, wait * 1000, None if timeout is None else timeout * 1000, attempt_id, make)
+
+
+def _messages(messages: list[Values]) -> Values:
+    return {"Messages": messages} if messages else {}
 
 
 def _received(

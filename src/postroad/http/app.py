@@ -195,7 +195,7 @@ class App:
         if not self.has_callbacks or not length.isdigit() or int(length) > bytes_max:
             return False
         try:
-            return self._router.find(scope["method"], scope["path"])[0].prepare is not None
+            return self._route(scope)[0].prepare is not None
         except PostroadError:
             return False
 
@@ -207,18 +207,19 @@ class App:
         started = time.perf_counter()
         headers: dict[bytes, bytes] = scope["headers"]
         try:
-            prepare = self._router.find(scope["method"], scope["path"])[0].prepare
+            prepare = self._route(scope)[0].prepare
             is_plain = b"content-encoding" not in headers and len(body) <= self._settings.body_bytes_max
             if prepare is None or not self.has_callbacks or not is_plain:
                 return False
             route, request = self._find(scope, headers, _request_id(headers), cycle.receive)
             self._set_origin(request, scope)
-            request._caller = self._authenticator.authenticate_now(request, route)
-            if request._caller is None:
-                return False
+            if route.scope is not None:
+                request._caller = self._authenticator.authenticate_now(request, route)
+                if request._caller is None:
+                    return False
             decode_body(request, route, body)
             start = prepare(request)
-            if start is None:
+            if start is None or request._caller is None:
                 return False
             request.slot = self._admission.open()
         except PostroadError:
@@ -271,17 +272,19 @@ class App:
         if self._settings.is_open:
             check_loopback(headers, self._settings.cors_origin.encode())
 
+    def _route(self, scope: Scope) -> tuple[Route, dict[str, str]]:
+        """Raises RouteNotFound, MethodNotAllowed, InvalidParameter."""
+        if self._protocol is not None and is_protocol_request(scope["method"], scope["path"], scope["query_string"]):
+            return self._protocol, {}
+        return self._router.find(scope["method"], scope["path"])
+
     def _find(self, scope: Scope, headers: dict[bytes, bytes], request_id: str, receive: Receive) -> tuple[Route, Request]:
         """Raises RouteNotFound, MethodNotAllowed, InvalidParameter, MisdirectedRequest, Forbidden."""
         self._check_origin(headers)
-        method, path = scope["method"], scope["path"]
-        if self._protocol is not None and is_protocol_request(method, path, scope["query_string"]):
-            route, parameters = self._protocol, dict[str, str]()
-        else:
-            route, parameters = self._router.find(method, path)
-            if "project" in parameters:
-                project_name(parameters["project"])
-        request = Request(method, path, request_id, headers, parameters, receive, self.draining)
+        route, parameters = self._route(scope)
+        if "project" in parameters:
+            project_name(parameters["project"])
+        request = Request(scope["method"], scope["path"], request_id, headers, parameters, receive, self.draining)
         if self._tracer is not None:
             request.span = begin_span(self._tracer, request, route)
         return route, request

@@ -63,7 +63,7 @@ class Route:
     `is_unlimited`: the route responds when the limits on open requests are reached, as health checks must.
     `prepare`, for a busy route without a query, serves ordinary requests without a task. It has no effect; it returns None for a
     request that the handler must serve, or raises PostroadError. The function that it returns starts the operation, and `Respond`
-    is called once, later. Both ways use the same rules (decision 0050).
+    is called once, later. Both ways use the same rules (decision 0050). On a route without a scope it identifies the caller.
     """
 
     method: str

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from postroad.api.queues import Message, Priority
 from postroad.jetstream.deliveries import Delivery
@@ -22,16 +22,17 @@ from postroad.queues.responses import message_of
 _SLICE_BYTES_MAX = 256 * 1024  # of payloads that are decoded without a pause
 
 T = TypeVar("T")
-OnPulled = Callable[[list[Message] | Exception], None]
+OnPulled = Callable[[list[Any] | Exception], None]  # messages as `make` of the pull makes them
 
 
 class Pull(NamedTuple):
-    """A pull without waiting of a queue without order and priorities."""
+    """A pull without waiting of a queue without order and priorities. `make`: of messages, as in `pull_as`."""
 
     context: RequestContext
     record: QueueRecord
     size: int  # messages at most
     lease_ms: int
+    make: MakeMessage[Any]
 
 
 class Consumer(LeaseOperations):
@@ -188,7 +189,15 @@ class Consumer(LeaseOperations):
 
     # Without a task
 
-    def prepare_pull(self, context: RequestContext, queue: str, *, count: int, visibility_timeout_ms: int | None) -> Pull | None:
+    def prepare_pull(
+        self,
+        context: RequestContext,
+        queue: str,
+        *,
+        count: int,
+        visibility_timeout_ms: int | None,
+        make: MakeMessage[Any] = message_of,
+    ) -> Pull | None:
         """A pull of what is ready now that needs no task, of a queue without order and priorities; else None. No effect.
 
         Raises BodyInvalid.
@@ -197,7 +206,7 @@ class Consumer(LeaseOperations):
         if record is None or record.is_ordered or record.has_priority or self._backend.callbacks_of(record) is None:
             return None
         self._lifecycle.check_lease(record, visibility_timeout_ms)
-        return Pull(context, record, count, _lease_ms(record, visibility_timeout_ms))
+        return Pull(context, record, count, _lease_ms(record, visibility_timeout_ms), make)
 
     def start_pull(self, pull: Pull, on_pulled: OnPulled) -> None:
         """Call `on_pulled` with the messages, or with the error. Raises Maintenance."""
@@ -214,7 +223,7 @@ class Consumer(LeaseOperations):
         if isinstance(received, Exception):
             on_pulled(received)
             return
-        outcome: list[Message] | Exception
+        outcome: list[Any] | Exception
         try:
             leased = self._lease_now(backend, pull, received)
             if leased is None:
@@ -229,12 +238,12 @@ class Consumer(LeaseOperations):
             outcome = error
         on_pulled(outcome)
 
-    def _lease_now(self, backend: CallbackBackend, pull: Pull, deliveries: Sequence[Delivery]) -> list[Message] | None:
+    def _lease_now(self, backend: CallbackBackend, pull: Pull, deliveries: Sequence[Delivery]) -> list[Any] | None:
         """Lease the deliveries; None without effect if that needs a task."""
         if sum(len(one.payload) for one in deliveries) > _SLICE_BYTES_MAX:
             return None
         record, start_ns = pull.record, started_ns(self._tracer)
-        plan = self._plan(message_of, record, pull.lease_ms, "normal")
+        plan = self._plan(pull.make, record, pull.lease_ms, "normal")
         for one in deliveries:
             plan.add(one)
         if not plan.is_ordinary:
@@ -245,14 +254,14 @@ class Consumer(LeaseOperations):
         return plan.messages
 
     async def _finish_pull(self, pull: Pull, on_pulled: OnPulled, deliveries: Sequence[Delivery]) -> None:
-        context, record, size, lease_ms = pull
-        outcome: list[Message] | Exception
+        context, record, size, lease_ms, make = pull
+        outcome: list[Any] | Exception
         try:
-            outcome = await self._lease(message_of, record, context, deliveries, lease_ms)
+            outcome = await self._lease(make, record, context, deliveries, lease_ms)
             if len(deliveries) < size:
                 self._shares.consumers_wait(record)
             if not outcome:  # all became dead letters or were expired, and there may be others
-                outcome = await self.pull(context, record.name, count=size, visibility_timeout_ms=lease_ms, wait_ms=0)
+                outcome = await self.pull_as(make, context, record.name, count=size, visibility_timeout_ms=lease_ms, wait_ms=0)
         except Exception as error:
             outcome = error
         on_pulled(outcome)
