@@ -60,11 +60,20 @@ class AwsConnection:
         return f"POST / HTTP/1.1\r\n{lines}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
     async def send(self, request: bytes) -> bytes:
-        if self._reader is None or self._writer is None:
-            host, _, port = self._host.partition(":")
-            self._reader, self._writer = await asyncio.open_connection(host, int(port))
-        self._writer.write(request)
-        head = (await self._reader.readuntil(b"\r\n\r\n")).lower()
+        while True:
+            is_new = self._reader is None
+            if self._reader is None or self._writer is None:
+                host, _, port = self._host.partition(":")
+                self._reader, self._writer = await asyncio.open_connection(host, int(port))
+            self._writer.write(request)
+            try:
+                head = (await self._reader.readuntil(b"\r\n\r\n")).lower()
+                break
+            except (asyncio.IncompleteReadError, ConnectionError) as problem:  # some servers close connections without a word
+                self._writer.close()
+                self._reader = None
+                if is_new:
+                    raise Unavailable("a new connection was closed without an answer") from problem
         status = int(head.split(b" ", 2)[1])
         length = re.search(rb"content-length: (\d+)", head)
         if length is not None:
@@ -75,7 +84,7 @@ class AwsConnection:
                 body += await self._reader.readexactly(size)
                 await self._reader.readline()
             await self._reader.readline()
-        if b"connection: close" in head:
+        if b"connection: close" in head or head.startswith(b"http/1.0"):
             self._writer.close()
             self._reader = None
         if status >= 300:
