@@ -1,4 +1,5 @@
-"""Generates the reference pages: settings, errors, scopes, events, the lake's tables, the tables of reports (`make docs`)."""
+"""Generates the reference pages: settings, errors, scopes, events, the lake's tables, the tables of reports, the
+list of decision records (`make docs`)."""
 
 import inspect
 import sys
@@ -25,6 +26,16 @@ from postroad.settings import settings_table
 
 _REQUIREMENTS = {"None": "none", "identity": "any credential", "platform": "a platform key"}
 DOCS = Path(__file__).parent.parent / "docs"
+
+
+def overview_page() -> str:
+    """The overview of the documentation with a list of all decision records, by their headings."""
+    start, head, _ = (DOCS / "README.md").read_text().partition("| number | decision |\n| --- | --- |\n")
+    rows = []
+    for path in sorted((DOCS / "decisions").glob("*.md")):
+        heading = path.read_text().partition("\n")[0]
+        rows.append(f"| [{path.name[:4]}](decisions/{path.name}) | {heading.removeprefix(f'# {path.name[:4]}. ')} |\n")
+    return start + head + "".join(rows)
 
 
 def settings_page() -> str:
@@ -443,6 +454,7 @@ def _attribute_support(name: str) -> str:
 
 
 PAGES = {
+    "README.md": overview_page,
     "aws.md": aws_page,
     "insights.md": insights_page,
     "settings.md": settings_page,
