@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
+from prometheus_client import REGISTRY
 
 from postroad.http.app import App
 from postroad.http.body_waits import BodyWaits
@@ -93,6 +95,18 @@ async def pulled(tenant: Tenant, queue: str, count: int = 1) -> list[dict[str, A
 
     await eventually(is_ready)
     return found
+
+
+def refusals() -> float:
+    return REGISTRY.get_sample_value("postroad_http_refusals_total", {"limit": "worker_requests"}) or 0
+
+
+async def test_a_full_worker_refuses_a_request_once(gateway: Gateway, tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue, admission = await tenant.queue(), gateway.node.app._admission
+    monkeypatch.setattr(admission, "limits", replace(admission.limits, requests_max=0))
+    before = refusals()
+    (await tenant.client.post(f"{queue}/messages", {"payload": 1})).problem(503, "overloaded")
+    assert refusals() == before + 1
 
 
 async def test_unusual_pulls_and_acks_are_left_to_the_handler(gateway: Gateway, tenant: Tenant, paths: Paths) -> None:

@@ -182,7 +182,8 @@ class IdentityCache:
         )
         if self.keys.get(record.id) is record:
             self._callers[cached_as] = caller
-            self._hashes[record.id] = (*self._hashes.get(record.id, ()), cached_as)
+            hashes = self._hashes.get(record.id, ())
+            self._hashes[record.id] = hashes if cached_as in hashes else (*hashes, cached_as)
         self.key_usage.record(record.id, now)
         return caller
 

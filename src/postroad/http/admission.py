@@ -68,9 +68,13 @@ class Admission:
         self.tenants: dict[str, _Load] = {}
         self.addresses: dict[str, int] = {}  # of anonymous callers
 
+    @property
+    def is_full(self) -> bool:
+        return self.worker.requests >= self.limits.requests_max
+
     def open(self) -> "RequestSlot":
         """Raises Overloaded."""
-        if self.worker.requests >= self.limits.requests_max:
+        if self.is_full:
             raise _refusal(Overloaded, "worker_requests", f"{self.limits.requests_max} requests are open")
         return RequestSlot(self)
 

@@ -209,7 +209,7 @@ class App:
         try:
             prepare = self._route(scope)[0].prepare
             is_plain = b"content-encoding" not in headers and len(body) <= self._settings.body_bytes_max
-            if prepare is None or not self.has_callbacks or not is_plain:
+            if prepare is None or not self.has_callbacks or not is_plain or self._admission.is_full:
                 return False
             route, request = self._find(scope, headers, _request_id(headers), cycle.receive)
             self._set_origin(request, scope)
