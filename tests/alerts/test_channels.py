@@ -116,12 +116,27 @@ async def test_an_endpoint_that_fails_is_left_alone_with_all_its_notifications(
         return [one.due["hook"] for one in book.alerts.values() if one.tenant == tenant.id]
 
     await eventually(lambda: len(due()) == 5 and all(one.next_ms for one in due()))
-    assert sorted(one.attempts for one in due()) == [0, 0, 0, 0, 1]
+    assert sorted(one.attempts for one in due()) == [0, 0, 0, 0, 1], "and the failed one is the last to be tried again"
     assert len({one.next_ms for one in due()}) == len(receiver.received) == 1
     receiver.answer = lambda _request: 200
     node.clock.ahead_ms += 60_000
     await eventually(lambda: _all_sent(tenant))
     assert len({one.headers["webhook-id"] for one in receiver.received}) == 5
+
+
+async def test_a_notification_that_always_fails_holds_up_no_other(
+    node: Gateway, sender: Sender, tenant: Tenant, receiver: Receiver
+) -> None:
+    await webhook(tenant, receiver)
+    await use_channels(tenant, "hook")
+    for number in range(2):
+        rule = {"events": "snavio.command.invalid", "channels": ["hook"]}
+        (await tenant.client.put(f"/v1/alert-rules/r{number}", rule)).ok(201)
+    receiver.answer = lambda request: 503 if request.headers["webhook-id"] == receiver.received[0].headers["webhook-id"] else 200
+    await invalid(sender)
+    await eventually(lambda: len(receiver.received) == 1)
+    node.clock.ahead_ms += 60_000
+    await eventually(lambda: len({one.headers["webhook-id"] for one in receiver.received}) == 3)
 
 
 async def test_an_endpoint_that_hangs_is_tried_again(

@@ -26,13 +26,13 @@ COMMANDS = st.lists(st.tuples(st.sampled_from("aaaaaaaabcde"), st.integers(0, 40
 @given(RULES, COMMANDS)
 def test_a_ban_has_a_dominant_sender_and_competitors_and_ends(rules: Fairness, commands: list[tuple[str, int]]) -> None:
     """Requirements 97, 98, 99, 117, 118"""
-    counters, now, started = FairnessCounters(), 1_000_000, 1_000_000
+    counters, now, window = FairnessCounters(), 1_000_000, 0
     counts: Counter[str] = Counter()
     reported: set[str] = set()
-    for number, (source, pause) in enumerate(commands):
+    for source, pause in commands:
         now += pause
-        if number == 0 or now - started >= rules.window_seconds * 1000:
-            counts, started, reported = Counter(), now, set()
+        if now // (rules.window_seconds * 1000) != window:
+            counts, window, reported = Counter(), now // (rules.window_seconds * 1000), set()
         if counters.is_banned("r", source, now):
             continue
         counts[source] += 1
@@ -48,6 +48,18 @@ def test_a_ban_has_a_dominant_sender_and_competitors_and_ends(rules: Fairness, c
             assert counters.is_banned("r", source, now) and ban.until_ms == now + rules.ban_seconds * 1000
             assert not counters.is_banned("r", "z", now) and not counters.is_banned("other", source, now)
     assert not any(counters.is_banned("r", source, now + rules.ban_seconds * 1000) for source in "abcde")
+
+
+def test_windows_begin_at_the_same_time_on_every_worker() -> None:
+    """Else the bans of a window have several ids, or those of two windows the same one."""
+    rules, hour = Fairness(window_seconds=3600, dispatches_min=1, dominant_share=0.5, competing_sources=1), 3_600_000
+    counters = FairnessCounters()
+    counters.count("r", "quiet", rules, hour // 2, is_warm=True)
+    bans = [counters.count("r", "noisy", rules, at, is_warm=True) for at in (hour // 2 + 1, hour // 2 + 2, hour - 1)]
+    assert [ban is not None and ban.is_first for ban in bans] == [False, True, False]
+    counters.count("r", "quiet", rules, hour, is_warm=True)
+    bans = [counters.count("r", "noisy", rules, hour + after, is_warm=True) for after in (1, 2)]
+    assert [ban is not None and ban.is_first for ban in bans] == [False, True]
 
 
 @given(st.integers(1, 500))

@@ -13,7 +13,7 @@ from postroad.kernel.event import Event, event_name
 from postroad.pipeline.histogram import bucket_of
 from postroad.pipeline.measures import measures
 from postroad.pipeline.reports import usage
-from postroad.pipeline.rollups import MEASURES, ROLLUPS, loaded_rollups, merge, stored_rollups
+from postroad.pipeline.rollups import KEY, MEASURES, ROLLUPS, loaded_rollups, merge, stored_rollups
 from postroad.pipeline.schemas import arrow_schema
 from postroad.telemetry.events import WorkerStarted
 from tests.pipeline.event_samples import (
@@ -165,6 +165,20 @@ def test_measures_add_up_however_the_events_are_split(seed: int) -> None:
     whole = measures(events_table(events))
     parts = pa.concat_tables([measures(events_table(rest)), measures(events_table(first))])
     assert read(merge(parts)) == read(whole)
+
+
+def test_parts_without_common_texts_are_merged() -> None:
+    """The texts of each part are encoded by themselves."""
+    one = measures(events_table(_random_events(random.Random(3), 50)))
+    other = one.set_column(one.column_names.index("tenant"), "tenant", pa.array([f"other-{n % 3}" for n in range(len(one))]))
+    missing = one.set_column(one.column_names.index("label"), "label", pa.nulls(len(one), pa.string()))
+    parts = [one, one.slice(0, 0), other, missing, other]
+    sums: Counter[tuple[object, ...]] = Counter()
+    for row in pa.concat_tables(parts).to_pylist():
+        sums[(*(row[name] for name in KEY), row["last_at"] is None)] += row["n"]
+    merged = merge(pa.concat_tables(parts)).to_pylist()
+    assert {(*(row[name] for name in KEY), row["last_at"] is None): row["n"] for row in merged} == sums
+    assert len(merged) == len(sums)
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

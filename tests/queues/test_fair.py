@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 
 from postroad.container import Role
+from postroad.jetstream import stream_reader
+from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import subject_counts, subject_messages
+from postroad.jetstream.stream_reader import Page
 from postroad.kernel.names import queue_stream, queue_subject
 from postroad.queues import deferred_mover
 from postroad.queues.capability import QueuesCapability
@@ -329,6 +332,34 @@ async def test_a_message_that_is_stored_after_its_announcement_is_moved_back(
         submit(*some, **named)
     await publishing
     assert [one["payload"] for one in await tenant.pull(queue, 10, waitMs=10_000)] == ["late"]
+
+
+async def test_a_message_that_is_announced_during_a_read_is_moved_back(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The read says that the group has no more messages, which was so when the engine answered."""
+    for name in ("_SCAN_SECONDS", "_SCAN_SECONDS_MIN"):
+        monkeypatch.setattr(deferred_mover, name, 3600)
+    queue = await tenant.queue()
+    monkeypatch.setattr(GroupShares, "decide", lambda *_: True)
+    read, add, is_late, is_announced = stream_reader.read, QueueMoves.add, asyncio.Event(), asyncio.Event()
+
+    async def read_slowly(connection: Connection, stream: str, subject: str, *more: int) -> Page:
+        found = await read(connection, stream, subject, *more)
+        if ".wait." in subject and found.entries and not is_late.is_set():
+            is_late.set()
+            await tenant.publish(queue, "late", groupId="noisy")
+            await asyncio.wait_for(is_announced.wait(), 20)
+        return found
+
+    def added(moves: QueueMoves, tokens: Sequence[str]) -> None:
+        add(moves, tokens)
+        if is_late.is_set():
+            is_announced.set()
+
+    monkeypatch.setattr(stream_reader, "read", read_slowly)
+    monkeypatch.setattr(QueueMoves, "add", added)
+    await tenant.publish(queue, "early", groupId="noisy")
+    received = await drain([tenant], queue, 2)
+    assert {one["payload"] for one in received} == {"early", "late"}
 
 
 async def test_priorities_of_deferred_messages_are_kept(tenant: Tenant) -> None:

@@ -94,6 +94,20 @@ def test_delayed_messages_count_until_they_are_due() -> None:
     assert (load.count("a"), load.due) == (0, 0)
 
 
+def test_messages_for_later_do_not_crowd_the_present_ones() -> None:
+    load = GroupLoad()
+    for number in range(QUIET_MIN + 2):
+        load.add("a")
+        load.delayed("a", 10_000 + number)
+    assert (load.count("a"), load.due_of("a"), load.crowded) == (QUIET_MIN + 2, 0, 0)
+    for sequence in range(1, QUIET_MIN + 2):
+        load.add("a")
+        load.stored("a", sequence)
+    assert (load.due_of("a"), load.crowded) == (QUIET_MIN + 1, 1)
+    load.refresh({"normal": 99}, lambda _: False, 99_000)
+    assert (load.count("a"), load.due_of("a"), load.due, load.crowded) == (0, 0, 0, 0)
+
+
 def test_the_number_of_remembered_messages_is_limited() -> None:
     load = load_of(*range(1, 10_000))
     assert load.count("a") == 4096

@@ -264,8 +264,9 @@ class AlertProcessor:
             elif action is not None and action.resolved_ms:
                 self.book.resolve(record, action.resolved_by, action.resolved_ms)
             await self.flush_if_full()
+        await self.flush_if_full()
         while self.book.tick(self._clock(), self._index.rule, self._is_acknowledged, _CHANGED_MAX):
-            await self.flush()
+            await self.flush_if_full()
         await self.flush()
 
     def _is_acknowledged(self, record: AlertRecord) -> bool:

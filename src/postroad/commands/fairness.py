@@ -68,11 +68,12 @@ class FairnessCounters:
         self._banned: dict[tuple[str, str], int] = {}
 
     def _window(self, route: str, rules: Fairness, now_ms: int) -> _Window:
-        window = self._windows.get(route)
-        if window is None or not 0 <= now_ms - window.started_ms < rules.window_seconds * 1000:
+        """The present window, which begins at the same time on every worker: bans of one window are one event."""
+        window, window_ms = self._windows.get(route), rules.window_seconds * 1000
+        if window is None or not 0 <= now_ms - window.started_ms < window_ms:
             if window is None and len(self._windows) >= _ROUTES_MAX:
                 del self._windows[next(iter(self._windows))]
-            window = self._windows[route] = _Window(now_ms)
+            window = self._windows[route] = _Window(now_ms - now_ms % window_ms)
         return window
 
     def count(self, route: str, source: str, rules: Fairness, now_ms: int, *, is_warm: bool) -> WarmBan | None:

@@ -96,9 +96,8 @@ class RegistryView:
     def route(self, tenant: str, service: str, command: str) -> KnownRoute | None:
         known = self._routes.get((tenant, service, command))
         if known is None:
-            key = route_key(tenant, service, command)
-            known = self._known_routes(key)
-            if known is None or known.key != key:  # a record of another client of the NATS server
+            known = self._known_routes(route_key(tenant, service, command))
+            if known is None:
                 return None
             if len(self._routes) >= _ROUTES_MAX:
                 self._routes.clear()
@@ -108,9 +107,8 @@ class RegistryView:
     def sender(self, tenant: str, service: str) -> Sender | None:
         known = self._senders.get((tenant, service))
         if known is None:
-            key = service_key(tenant, service)
-            record = self._service_records(key)
-            if record is None or record.key != key:
+            record = self._service_records(service_key(tenant, service))
+            if record is None:
                 return None
             known = self._senders[tenant, service] = known_sender(record, self._decrypt)
         return known

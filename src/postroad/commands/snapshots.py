@@ -66,8 +66,8 @@ class RegistryTables:
 def registry_tables(platform: Platform) -> RegistryTables:
     packed, services = PackedRoutes(), dict[str, ServiceRecord]()
     return RegistryTables(
-        ReplicatedTable(platform.bucket(ROUTES_BUCKET), RouteRecord, platform.clock, packed),
-        ReplicatedTable(platform.bucket(SERVICES_BUCKET), ServiceRecord, platform.clock, services),
+        ReplicatedTable(platform.bucket(ROUTES_BUCKET), RouteRecord, platform.clock, packed, lambda route: route.key),
+        ReplicatedTable(platform.bucket(SERVICES_BUCKET), ServiceRecord, platform.clock, services, lambda one: one.key),
         packed,
         services,
     )

@@ -47,7 +47,8 @@ class Checkpoint:
 class ReplicatedTable(Generic[Record]):
     """Records of one type by key. Every process that runs it sees every change, and its own at once.
 
-    `records`: where it keeps them; a dictionary if left out.
+    `records`: where it keeps them; a dictionary if left out. `key_of`: the key of a record; one that another client has stored
+    under another key cannot be read.
     """
 
     def __init__(
@@ -56,8 +57,9 @@ class ReplicatedTable(Generic[Record]):
         record_type: type[Record],
         clock: Clock = now_ms,
         records: "Records[Record] | None" = None,
+        key_of: Callable[[Record], str] | None = None,
     ) -> None:
-        self._bucket, self._clock = bucket, clock
+        self._bucket, self._clock, self._key_of = bucket, clock, key_of
         self.stream = bucket.stream
         self._decode = msgspec.json.Decoder(record_type).decode
         self._encode = msgspec.json.Encoder().encode
@@ -122,6 +124,8 @@ class ReplicatedTable(Generic[Record]):
         self._unreadable.discard(change.key)
         try:
             record = None if change.value is None else self._decode(change.value)
+            if record is not None and self._key_of is not None and self._key_of(record) != change.key:
+                raise msgspec.ValidationError("the record belongs to another key")
         except msgspec.DecodeError:
             # One undecodable record must not keep a process from the others. Its previous version no longer counts.
             log.error("record_unreadable", bucket=self._bucket.name, record=change.key, revision=change.revision)

@@ -123,6 +123,7 @@ class DeferredMover:
                 found = await moves.round()
             except PostroadError as problem:
                 log.warning("deferred_messages_not_moved", stream=stream, code=problem.code)
+                served.scan_at = 0.0
                 await asyncio.sleep(_FAILED_SECONDS)
                 continue
             if not found.groups:

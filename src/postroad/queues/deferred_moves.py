@@ -69,6 +69,7 @@ class QueueMoves:
         self.turns = Turns()
         self._target = ReadyTarget()
         self._waiting: dict[str, _Waiting] = {}
+        self._announced: set[str] = set()  # groups that were announced since their last read began
         self._positions: dict[str, int] = {}  # of groups whose moved messages were removed: a replica may still have them
         self._removed: set[str] = set()  # groups whose moved messages were removed since the record was written
         self._moves: StoredMoves | None = None
@@ -80,6 +81,7 @@ class QueueMoves:
 
     def add(self, tokens: Sequence[str]) -> None:
         """These groups may have new deferred messages."""
+        self._announced.update(tokens)
         for token in tokens:
             known = self._waiting.get(token)
             if known is not None:
@@ -193,13 +195,15 @@ class QueueMoves:
         known, read_at = self._waiting.get(token), asyncio.get_running_loop().time()
         moved = moves.record.moved.get(token)
         position = known.position if known is not None else max(self._positions.get(token, 1), moved.last + 1 if moved else 1)
+        self._announced.discard(token)
         page = await stream_reader.read(
             self._connection, self.record.stream, self.record.wait_subject(token), position, count, _READ_BYTES
         )
         entries = deque(known.entries if known is not None else ())
         entries.extend(page.entries)
         read_at = min(read_at, known.read_at) if known is not None and known.entries else read_at
-        self._waiting[token] = _Waiting(entries, page.next_sequence, page.is_end, read_at)
+        is_end = page.is_end and token not in self._announced
+        self._waiting[token] = _Waiting(entries, page.next_sequence, is_end, read_at)
 
     async def _remove_moved(self, *, is_last: bool = False) -> None:
         """Remove messages that were moved: of groups with many of them or without others, or all if the groups are many."""

@@ -32,7 +32,8 @@ def exceeds_share(count: int, total: int) -> bool:
 
 
 def exceeds_equal_share(count: int, leased: int, groups: int) -> bool:
-    """True if a group with `count` messages has more than its share of those that are leased and of the first ready ones.
+    """True if a group with `count` messages that are due has more than its share of those that are leased and of the first ready
+    ones.
 
     `groups` have more than `QUIET_MIN` messages. Otherwise each of many could have `QUIET_MAX` in front of a quiet one.
     """
@@ -54,9 +55,10 @@ class GroupLoad:
     """
 
     def __init__(self) -> None:
-        self.crowded = 0  # groups with more than `QUIET_MIN` messages
-        self._total = 0
+        self.crowded = 0  # groups with more than `QUIET_MIN` messages that are due
+        self.due = 0  # messages that are ready or leased, or about to be stored
         self._counts: dict[str, int] = {}
+        self._later: dict[str, int] = {}  # of these, how many are not ready for some time
         self._ready: dict[Priority, deque[tuple[int, str]]] = {}  # sequences in the order of their outcomes, by priority
         self._delivered: dict[int, _Delivered] = {}
         self._delayed: list[tuple[int, str]] = []  # a heap: when they become ready
@@ -64,26 +66,30 @@ class GroupLoad:
     def count(self, group: str) -> int:
         return self._counts.get(group, 0)
 
-    @property
-    def due(self) -> int:
-        """Messages that are ready or leased, or about to be stored."""
-        return self._total - len(self._delayed)
+    def due_of(self, group: str) -> int:
+        return self._counts.get(group, 0) - self._later.get(group, 0)
 
     def add(self, group: str) -> None:
         """A message is about to be stored."""
-        count = self._counts[group] = self._counts.get(group, 0) + 1
-        self._total += 1
-        self.crowded += count == QUIET_MIN + 1
+        self._change(group, counted=1)
 
     def discard(self, group: str) -> None:
         """A message was not stored, or it is settled."""
-        left = self._counts.get(group, 0) - 1
-        self._total -= left >= 0
-        self.crowded -= left == QUIET_MIN
-        if left > 0:
-            self._counts[group] = left
-        else:
-            self._counts.pop(group, None)
+        if group in self._counts:
+            self._change(group, counted=-1)
+
+    def _change(self, group: str, *, counted: int = 0, later: int = 0) -> None:
+        before = self.due_of(group)
+        for counts, change in ((self._counts, counted), (self._later, later)):
+            if change:
+                left = counts.get(group, 0) + change
+                if left:
+                    counts[group] = left
+                else:
+                    del counts[group]
+        after = self.due_of(group)
+        self.due += after - before
+        self.crowded += (after > QUIET_MIN) - (before > QUIET_MIN)
 
     def stored(self, group: str, sequence: int, priority: Priority = "normal") -> None:
         """A message that was added is ready, with this sequence."""
@@ -96,6 +102,7 @@ class GroupLoad:
         """A message that was added becomes ready at this time."""
         if len(self._delayed) < _TRACKED_MAX:
             heapq.heappush(self._delayed, (due_ms, group))
+            self._change(group, later=1)
         else:
             self.discard(group)
 
@@ -121,7 +128,7 @@ class GroupLoad:
             if one.is_counted:
                 self.discard(one.group)
         while self._delayed and self._delayed[0][0] + _UNCONFIRMED_MS <= now_ms:
-            self.discard(heapq.heappop(self._delayed)[1])
+            self._change(heapq.heappop(self._delayed)[1], counted=-1, later=-1)
 
 
 class ReadyTarget:

@@ -84,15 +84,17 @@ class GroupShares:
         if self._deferring.get((record.stream, token), 0.0) > now:
             return True
         found = self._queues.get(record.stream)
-        count = 1 if found is None else found.load.count(token) + 1
-        if found is None or count <= QUIET_MIN or (count <= QUIET_MAX and found.load.due < READY_SHARED):
+        if found is None:
+            return False
+        count, due = found.load.count(token) + 1, found.load.due_of(token) + 1
+        if count <= QUIET_MAX and (due <= QUIET_MIN or found.load.due < READY_SHARED):
             return False
         if now - found.read_at > _STATE_SECONDS:
             return None
         if exceeds_share(count, found.leased + min(found.ready, READY_COUNTED_MAX) + 1):
             return True
         is_behind = max(found.ready, found.load.due - found.leased) >= READY_SHARED
-        return is_behind and exceeds_equal_share(count, found.leased, found.load.crowded)
+        return is_behind and exceeds_equal_share(due, found.leased, found.load.crowded)
 
     def begin(self, record: QueueRecord, message: StoredMessage, *, is_deferred: bool) -> None:
         """The message is about to be stored: it counts from now on, until `stored` says otherwise."""
