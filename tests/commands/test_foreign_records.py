@@ -98,7 +98,11 @@ async def test_a_record_with_other_names_than_its_key_is_not_used(gateway: Gatew
         assert record is not None
         foreign = msgspec.structs.replace(record, tenant=other.id)
         await platform.bucket(bucket).put(key, msgspec.json.encode(foreign))
-        await eventually(lambda table=table, key=key: table.get(key) is None)  # type: ignore[misc]
+
+        def is_left_out(table: Any = table, key: str = key) -> bool:
+            return table.get(key) is None
+
+        await eventually(is_left_out)
         answer = await sender.send()
         answer.problem(*((404, "route-missing") if bucket == ROUTES_BUCKET else (403, "source-refused")))
     for one in (tenant, other):
