@@ -219,6 +219,7 @@ def test_errors_of_a_publish_are_explained_in_the_dialog(console: Console) -> No
 
 
 def test_a_link_shows_the_same_view_in_another_browser(console: Console) -> None:
+    console.watched.allow("401")  # of what the page asks for while it loses its cookie
     console.queue("orders")
     console.kill("orders", {"order": 1}, "HTTP 500 from crm")
     console.kill("orders", {"order": 2, "kind": "parcel"}, "550 no such mailbox")

@@ -36,10 +36,11 @@ async def test_events_are_consumed_once_and_acknowledged(sdk: Sdk, tenant: Tenan
             return list(client.telemetry.consume(stop_when_empty=True))
 
     events = await asyncio.to_thread(consume_all)
-    assert [one["event"] for one in events] == ["snavio.command.delivered"] * 3
+    outcomes = [one["event"] for one in events if one["event"] != "snavio.telemetry.skew_sample"]  # of one command in a hundred
+    assert outcomes == ["snavio.command.delivered"] * 3
     async with AsyncPostroad(tenant.gateway.url, tenant.key) as client:
         await client.commands.send("billing", "bot", "post", 4)
-        assert len([event async for event in client.telemetry.consume(stop_when_empty=True)]) == 1
+        assert len([event async for event in client.telemetry.consume(stop_when_empty=True)]) in (1, 2)
         assert [event async for event in client.telemetry.consume(stop_when_empty=True)] == []
     assert (await sdk("telemetry.status")).leased == 0
 

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,21 @@ def test_containers_of_compose_have_no_privileges_and_their_files_exist(tmp_path
         assert load_settings(environment | {"POSTROAD_PLATFORM_KEY": "k" * 40}).replica_count == 3
         grace = int(services[name]["stop_grace_period"].removesuffix("s"))
         assert grace > float(environment["POSTROAD_STOP_SECONDS"]) + 5
+
+
+def test_no_other_container_gets_the_fixed_address_of_a_gateway() -> None:
+    """Containers without a fixed address get another one at each start, and the next start of the gateway would fail."""
+    content = compose()
+    [pool] = content["networks"]["edge"]["ipam"]["config"]
+    fixed = [
+        ip_address(network["ipv4_address"])
+        for service in content["services"].values()
+        if isinstance(service.get("networks"), dict)
+        for network in service["networks"].values()
+        if network
+    ]
+    assert len(fixed) == len(set(fixed)) == 2
+    assert all(one in ip_network(pool["subnet"]) and one not in ip_network(pool["ip_range"]) for one in fixed)
 
 
 def test_the_image_runs_without_root_and_without_a_compiler() -> None:

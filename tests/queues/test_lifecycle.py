@@ -198,7 +198,7 @@ async def test_a_queue_shows_its_stats(tenant: Tenant) -> None:
 async def test_a_name_has_letters_digits_and_some_punctuation(tenant: Tenant, name: str) -> None:
     queue = await tenant.queue(name)
     await tenant.publish(queue, name)
-    assert [message["payload"] for message in await tenant.pull(queue)] == [name]
+    assert [message["payload"] for message in await tenant.pull(queue, waitMs=5000)] == [name]
 
 
 @pytest.mark.parametrize("name", ["x" * 81, "a%20b", "a%2Bb", "%C3%A9", "a*", "%3E", "a%00b", "%0A", "a%5C"])

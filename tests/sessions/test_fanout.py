@@ -264,16 +264,16 @@ async def test_a_batch_whose_acknowledgement_was_lost_is_stored_once(
     await far.publish("chat", b"1")
     send, has_been = Committer.append_together, asyncio.Event()
 
-    async def lose_replies(self: Committer, messages: Sequence[PendingMessage]) -> Sequence[PublishAck]:
+    async def lose_replies(self: Committer, messages: Sequence[PendingMessage], **more: bool) -> Sequence[PublishAck]:
         if len(messages) > 2 and not has_been.is_set():
             has_been.set()
             proxy.drops_replies = True
             proxy.dropped.clear()
             cutting = asyncio.create_task(cut())
-            stored = await send(self, messages)
+            stored = await send(self, messages, **more)
             await cutting
             return stored
-        return await send(self, messages)
+        return await send(self, messages, **more)
 
     async def cut() -> None:
         await proxy.dropped.wait()

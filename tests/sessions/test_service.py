@@ -171,9 +171,9 @@ async def test_a_subscribe_whose_response_was_lost_can_be_repeated(
     await far.subscribe("first", "chat")
     send = Committer.append_together
 
-    async def lose_replies(self: Committer, messages: Sequence[PendingMessage]) -> Sequence[PublishAck]:
+    async def lose_replies(self: Committer, messages: Sequence[PendingMessage], **more: bool) -> Sequence[PublishAck]:
         proxy.drops_replies = True
-        return await send(self, messages)
+        return await send(self, messages, **more)
 
     with monkeypatch.context() as patched:
         patched.setattr(Committer, "append_together", lose_replies)
