@@ -8,8 +8,9 @@ import pytest
 
 from postroad.jetstream.management import subject_counts
 from postroad.kernel.names import queue_stream
-from postroad.queues import group_index, group_maintenance
+from postroad.queues import dispatch_routing, group_index, group_maintenance
 from postroad.queues.capability import QueuesCapability
+from postroad.queues.group_maintenance import GroupMaintenance
 from postroad.queues.group_store import GroupStore
 from postroad.queues.ordered_leases import OrderedLeases
 from tests.gateway import Gateway, Tenant, living_gateways
@@ -381,6 +382,36 @@ async def test_an_empty_group_leaves_nothing_behind(tenant: Tenant, gateway: Gat
 
     await eventually(is_empty, 15)
     assert (await tenant.stats(queue))["ready"] == 0
+
+
+async def test_a_dispatcher_stays_until_what_is_settled_was_removed(
+    tenant: Tenant, gateway: Gateway, second_gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody else would remove it before the queue is used again."""
+    monkeypatch.setattr(dispatch_routing, "_IDLE_SECONDS", 0.0)
+    clean, may_clean = GroupMaintenance._clean, asyncio.Event()
+
+    async def clean_later(maintenance: GroupMaintenance) -> bool:
+        return may_clean.is_set() and await clean(maintenance)
+
+    monkeypatch.setattr(GroupMaintenance, "_clean", clean_later)
+    monkeypatch.setattr(group_index, "KEPT_MAX", 0)
+    monkeypatch.setattr(group_maintenance, "KEPT_MAX", 0)
+    queue = await tenant.queue(ordered=True)
+    await publish_each(tenant, queue, "a1", "a2", "a3")
+    await ack(tenant, queue, *await tenant.pull(queue, waitMs=10_000))
+    stream = queue_stream(tenant.id, "q")
+    several = [one.node.platform.use(QueuesCapability).dispatchers for one in (gateway, second_gateway)]
+    [dispatchers] = [one for one in several if stream in one._running]
+    await dispatchers.close_idle()
+    assert stream in dispatchers._running
+    may_clean.set()
+
+    async def is_closed() -> bool:
+        await dispatchers.close_idle()
+        return stream not in dispatchers._running
+
+    await eventually(is_closed, 15)
 
 
 async def test_a_batch_keeps_the_order_of_each_group(tenant: Tenant) -> None:

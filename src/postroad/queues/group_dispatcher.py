@@ -105,7 +105,8 @@ class GroupDispatcher(RepeatedPulls):
 
     @property
     def is_idle(self) -> bool:
-        return not self._waiting and not self._serving
+        """True if no call is served, and nothing of empty groups is left to be removed: no other process would do that."""
+        return not self._waiting and not self._serving and not self._index.unclean
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -15,7 +15,7 @@ from postroad.queues.group_turns import WALK_AHEAD, GroupTurns
 
 _CLEANED_PER_ROUND = 50
 _LOADED_PER_ROUND = 400
-_CLEAN_SECONDS = 1.0
+_CLEAN_SECONDS, _CLEAN_SECONDS_MIN = 1.0, 0.05  # between rounds; the latter while more groups wait than a round cleans
 _SCAN_SECONDS = 30.0
 _WALKED_PER_PAGE, _WALKED_BYTES = 512, 8 * 1024  # messages, and bytes of one on average: a walk reads them
 _FEW_GROUPS = 512  # their messages are close to each other, so nothing is gained by a walk
@@ -29,11 +29,12 @@ class GroupMaintenance(GroupTurns):
         loop = asyncio.get_running_loop()
         scan_at = loop.time() + _SCAN_SECONDS
         while True:
+            is_behind = False
             try:
                 if not self._loaded.is_set():
                     await self._load_all()
                     self._loaded.set()
-                await self._clean()
+                is_behind = await self._clean()
                 if loop.time() >= scan_at or self._must_scan.is_set():
                     self._must_scan.clear()
                     await self._scan()
@@ -43,7 +44,7 @@ class GroupMaintenance(GroupTurns):
                 log.warning("dispatcher_maintenance_failed", stream=self.record.stream, code=problem.code)
             except Exception:  # the next round may succeed, and without it statistics of the queue would wait for ever
                 log.exception("dispatcher_maintenance_failed", stream=self.record.stream)
-            await asyncio.sleep(_CLEAN_SECONDS)
+            await asyncio.sleep(_CLEAN_SECONDS_MIN if is_behind else _CLEAN_SECONDS)
 
     async def _scan(self) -> None:
         """Compare the index with the stream."""
@@ -114,13 +115,15 @@ class GroupMaintenance(GroupTurns):
             if entry.payload and (group is None or group.state is None or entry.sequence > group.state.last):
                 self._index.sequences.walked(token, entry.sequence)
 
-    async def _clean(self) -> None:
-        """Remove settled messages, and let the records of empty groups expire."""
+    async def _clean(self) -> bool:
+        """Remove settled messages, and let the records of empty groups expire. True if there may be more of them."""
         self._index.advance(self._clock())
         unclean, cleaned = list(self._index.unclean.values()), 0
         for group in unclean:
             state = group.state
-            if group.is_busy or cleaned >= _CLEANED_PER_ROUND:
+            if cleaned >= _CLEANED_PER_ROUND:
+                return True
+            if group.is_busy:
                 continue
             del self._index.unclean[group.token]
             if state is None:
@@ -142,6 +145,7 @@ class GroupMaintenance(GroupTurns):
                 finally:
                     self._release(group)
                     self._not_cleaning.set()
+        return False
 
     async def _clean_group(self, group: Group, state: GroupState, *, is_left: bool) -> None:
         if state.kept or is_left:
