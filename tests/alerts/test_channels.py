@@ -99,15 +99,20 @@ async def test_a_failing_endpoint_is_tried_again_until_it_takes_the_notification
     assert [one["outcome"] for one in attempts] == ["delivered", "transient", "transient", "transient"]
 
 
+async def more_rules(tenant: Tenant, count: int) -> None:
+    """Rules for invalid commands, each of which makes an alert of its own."""
+    for number in range(count):
+        rule = {"events": "snavio.command.invalid", "channels": ["hook"]}
+        (await tenant.client.put(f"/v1/alert-rules/r{number}", rule)).ok(201)
+
+
 async def test_an_endpoint_that_fails_is_left_alone_with_all_its_notifications(
     node: Gateway, sender: Sender, tenant: Tenant, receiver: Receiver
 ) -> None:
     """Else each of them would be an attempt at once, and a slow endpoint would take a turn of the others for each."""
     await webhook(tenant, receiver)
     await use_channels(tenant, "hook")
-    for number in range(4):
-        rule = {"events": "snavio.command.invalid", "channels": ["hook"]}
-        (await tenant.client.put(f"/v1/alert-rules/r{number}", rule)).ok(201)
+    await more_rules(tenant, 4)
     receiver.answer = lambda _request: 503
     await invalid(sender)
     book = node.node.platform.use(AlertsCapability).processor.book
@@ -124,14 +129,30 @@ async def test_an_endpoint_that_fails_is_left_alone_with_all_its_notifications(
     assert len({one.headers["webhook-id"] for one in receiver.received}) == 5
 
 
+async def test_a_digest_that_failed_is_sent_again_as_soon_as_a_single_notification(
+    node: Gateway, sender: Sender, tenant: Tenant, receiver: Receiver
+) -> None:
+    await webhook(tenant, receiver)
+    await use_channels(tenant, "hook")
+    await more_rules(tenant, 24)
+    receiver.answer = lambda _request: 503
+    await invalid(sender)
+    book = node.node.platform.use(AlertsCapability).processor.book
+
+    def waits() -> list[int]:
+        due = [one.due["hook"] for one in book.alerts.values() if one.tenant == tenant.id]
+        return [one.next_ms - node.clock() for one in due] if len(due) == 25 and all(one.next_ms for one in due) else []
+
+    await eventually(waits)
+    assert max(waits()) <= 10_000
+
+
 async def test_a_notification_that_always_fails_holds_up_no_other(
     node: Gateway, sender: Sender, tenant: Tenant, receiver: Receiver
 ) -> None:
     await webhook(tenant, receiver)
     await use_channels(tenant, "hook")
-    for number in range(2):
-        rule = {"events": "snavio.command.invalid", "channels": ["hook"]}
-        (await tenant.client.put(f"/v1/alert-rules/r{number}", rule)).ok(201)
+    await more_rules(tenant, 2)
     receiver.answer = lambda request: 503 if request.headers["webhook-id"] == receiver.received[0].headers["webhook-id"] else 200
     await invalid(sender)
     await eventually(lambda: len(receiver.received) == 1)

@@ -87,24 +87,24 @@ class Notifier:
         records.sort(key=lambda one: one.due[channel].attempts)
         try:
             groups = [records] if len(records) > _DIGEST_FROM else [[one] for one in records]
-            for group in groups:
+            for number, group in enumerate(groups, 1):
                 outcome = await self._send_group(tenant, channel, group)
                 if outcome is Outcome.TRANSIENT:
-                    await self._delay(channel, records)
+                    await self._delay(channel, group[0], [one for others in groups[number:] for one in others])
                 if outcome is not Outcome.DELIVERED:
                     return
         except PostroadError as problem:  # it is sent again
             log.warning("notification_interrupted", tenant=tenant, channel=channel, code=problem.code)
 
-    async def _delay(self, channel: str, records: Sequence[AlertRecord]) -> None:
-        """Let all notifications of a channel wait as its failed attempts require: it probably fails for all of them."""
+    async def _delay(self, channel: str, failed: AlertRecord, records: Sequence[AlertRecord]) -> None:
+        """Let the other notifications of a channel wait for as long as the one that has failed: it may fail for all."""
         await self._processor.flush_if_full()
         book = self._processor.book
-        due = [found for one in records if (found := book.find(one.id)) is not None and channel in found.due]
-        attempts = sum(one.due[channel].attempts for one in due)
-        next_ms = self._clock() + int(_BACKOFF.delay(attempts) * 1000)
-        for record in due if attempts else ():
-            book.delayed(record, channel, next_ms, is_attempt=False)
+        known = book.find(failed.id)
+        due = None if known is None else known.due.get(channel)
+        for record in [found for one in records if (found := book.find(one.id)) is not None]:
+            if due is not None and channel in record.due:
+                book.delayed(record, channel, due.next_ms, is_attempt=False)
 
     async def _send_group(self, tenant: str, channel: str, records: Sequence[AlertRecord]) -> Outcome:
         """Send one notification."""
